@@ -10,11 +10,13 @@ from starlette.responses import Response
 
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, LimitReached
 from boathook.service.access.authorization import Permission
+from boathook.service.fields import Field
 from boathook.service.operating import recipient_stats
 from boathook.service.operating.live_stats import format_duration
 from boathook.service.operating.operations import AuditContext
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
 from boathook.service.receiving import source_secrets, sources, stored_sources
+from boathook.service.receiving.source_fields import common_fields, recipe_fields
 from boathook.service.receiving.source_secrets import MAX_GRACE
 from boathook.service.receiving.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
 from boathook.service.receiving.sources import (
@@ -28,14 +30,11 @@ from boathook.service.receiving.sources import (
 )
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.shared.attempt_charts import range_values, read_range
-from boathook_console.shared.endpoint_forms import FormReader, InvalidForm
 from boathook_console.source_forms import (
     ELSEWHERE,
-    SourceField,
-    common_fields,
+    choices_of,
     problem_of,
     read_settings,
-    recipe_fields,
     shown_values,
     submitted_values,
 )
@@ -142,19 +141,18 @@ async def add_source(context: ConsoleContext) -> Response:
     """Store a new source; show its generated secret, only in this response."""
     recipe = sources.find_recipe(context.path["provider"])
     fields = [*recipe_fields(recipe), *common_fields(recipe)]
-    reader = FormReader(context.form)
-    name, is_generated = reader.text("name"), bool(reader.text("generate"))
+    name, is_generated = context.field("name").strip(), bool(context.field("generate"))
     try:
-        values = {key: value for key, value in read_settings(reader, fields).items() if value is not None}
+        values = {key: value for key, value in read_settings(context.form, fields).items() if value is not None}
         async with context.work() as work:
             added = await stored_sources.add(
                 work,
                 name,
                 {**values, "provider": recipe.name},
-                secret=None if is_generated else reader.text("secret") or None,
+                secret=None if is_generated else context.field("secret").strip() or None,
                 is_secret_generated=is_generated,
             )
-    except (InvalidForm, InvalidValue, AlreadyExists, LimitReached) as error:
+    except (InvalidValue, AlreadyExists, LimitReached) as error:
         return _form(context, recipe, submitted_values(context.form, fields), 400, _problems(error, fields))
     if added.secret is None:
         return context.to(_page(name), f"Source {name} added. Every gateway serves it within {_PROPAGATION_TIME}.")
@@ -182,10 +180,10 @@ async def change_source(context: ConsoleContext) -> Response:
     view, recipe, _ = await _editable(context)
     fields = [*recipe_fields(recipe), *common_fields(recipe)]
     try:
-        changes = read_settings(FormReader(context.form), fields)
+        changes = read_settings(context.form, fields)
         async with context.work() as work:
             await stored_sources.change(work, view.name, changes)
-    except (InvalidForm, InvalidValue) as error:
+    except InvalidValue as error:
         values = submitted_values(context.form, fields)
         return _form(context, recipe, values, 400, _problems(error, fields), view=view)
     return context.to(
@@ -232,10 +230,11 @@ def _form(
         view=view,
         values=values,
         problems=problems,
+        choices_of=choices_of,
         own_fields=recipe_fields(recipe),
         common_fields=common,
         elsewhere=ELSEWHERE,
-        is_common_wrong=any(one.key in problems for one in common),
+        is_common_wrong=any(field.name in problems for field in common),
         takes_secret=recipe.takes_secrets and not sources.takes_handshake_secret(recipe),
         is_key=sources.has_public_key(recipe),
         example=example_config_of(recipe),
@@ -243,10 +242,8 @@ def _form(
     )
 
 
-def _problems(error: Exception, fields: Sequence[SourceField]) -> Mapping[str, str]:
+def _problems(error: Exception, fields: Sequence[Field]) -> Mapping[str, str]:
     match error:
-        case InvalidForm():
-            return error.problems
         case InvalidValue():
             return problem_of(error, fields)
         case AlreadyExists():

@@ -22,6 +22,7 @@ from boathook.config.sources import FIELDS
 from boathook.providers import RECIPES
 from boathook.service.catalogue.keys import NewKey
 from boathook.service.fields import fields_of
+from boathook.service.receiving.source_fields import COMMON_FIELDS, recipe_fields
 from boathook.service.schemas.endpoints import EndpointIn, EndpointOut, EndpointPatch, EndpointUpdate
 from boathook.service.schemas.messages import (
     ApplicationIn,
@@ -34,7 +35,7 @@ from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
 from boathook_console.shared import rendering
-from boathook_console.source_forms import _COMMON, ELSEWHERE, recipe_fields
+from boathook_console.source_forms import ELSEWHERE
 
 TEMPLATES: Final = Path(rendering.__file__).parents[1] / "templates"
 OTHER_NAMES: Final = {
@@ -187,7 +188,7 @@ def test_mutant_a_field_in_the_record_only_is_found(name: str, place: str):
 
 def form_keys() -> set[str]:
     """Return every key that the form of some provider has."""
-    return {one.key for one in _COMMON} | {one.key for recipe in RECIPES for one in recipe_fields(recipe)}
+    return set(COMMON_FIELDS) | {field.name for recipe in RECIPES for field in recipe_fields(recipe)}
 
 
 def missing_keys(keys: set[str]) -> set[str]:

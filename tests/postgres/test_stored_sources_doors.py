@@ -208,7 +208,7 @@ async def test_a_secret_setting_is_hidden_and_kept_if_left_empty(console: Consol
         ("stripe", {"name": "a", "secret": ""}, "secret", "paste its secret"),
         ("stripe", {"name": "a", "secret": "env:HOME"}, "secret", "the secret itself"),
         ("github", {"name": "a", "secret": "x"}, "secret", "fewer than 6 characters"),
-        ("stripe", {"name": "a", "secret": "x", "rate": "many"}, "rate", "enter a number"),
+        ("stripe", {"name": "a", "secret": "x", "rate": "many"}, "rate", "number"),
         ("stripe", {"name": "a", "secret": "x", "schema": "{"}, "schema", "invalid JSON"),
         ("stripe", {"name": "a", "secret": "x", "paths": "/hooks/git"}, "paths", "source &#39;git&#39;"),
         ("stripe", {"name": "a", "secret": "x", "public_url": "env:HOME"}, "public_url", "reference"),

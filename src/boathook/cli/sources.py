@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, TypeVar
 
@@ -24,17 +24,27 @@ from boathook.cli.context import (
     startup_progress,
     warn_once,
 )
-from boathook.cli.options import Json, Yes, complete_providers, lifetime_option, read_bytes, read_pairs
+from boathook.cli.options import (
+    Json,
+    Yes,
+    complete_providers,
+    lifetime_option,
+    read_bytes,
+    read_pairs,
+    with_options,
+)
 from boathook.cli.output import Column, View
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
 from boathook.service.database import Database
+from boathook.service.fields import Field, Kind
 from boathook.service.gateway_address import gateway_url
 from boathook.service.id_prefixes import complete
 from boathook.service.operating import source_list
 from boathook.service.receiving import source_secrets, stored_sources
 from boathook.service.receiving import sources as source_views
+from boathook.service.receiving.source_fields import COMMON_FIELDS, parse_setting
 from boathook.service.receiving.source_secrets import SecretView
 from boathook.service.receiving.source_trial import SourceTestStep, run_source_test, trigger_source
 from boathook.service.receiving.sources import KnownSources
@@ -110,10 +120,27 @@ def list_providers(as_json: Json = False) -> None:
         output.print_done(recipe.describe(), line, as_json=as_json)
 
 
+def _option(field: Field) -> Any:
+    """Return the option of a key that every source has."""
+    sentence = field.rule.help or f"{field.rule.label}."
+    if field.kind is Kind.FLAG:
+        return Annotated[bool | None, typer.Option(f"{field.option}/--no-{field.option[2:]}", help=sentence)]
+    metavar = {Kind.INTEGER: "NUMBER", Kind.NUMBER: "NUMBER", Kind.OBJECT: "JSON"}.get(field.kind, "TEXT")
+    if field.kind is Kind.OBJECT:
+        sentence = f"{sentence.removesuffix('.')}; @FILE reads a file."
+    kind = list[str] | None if field.is_list else str | None
+    return Annotated[kind, typer.Option(field.option, metavar=metavar, help=sentence, show_default=False)]
+
+
+_KEYS: Final = {key: _option(field) for key, field in COMMON_FIELDS.items()}
+"""The options of the keys that every source has."""
+
+
 @sources.command("add", epilog=example(
     "boathook sources add shop --provider stripe --secret env:STRIPE_WEBHOOK_SECRET",
-    "boathook sources add deploys --provider github --generate-secret --set 'paths=[\"/hooks/github\"]' --json",
+    "boathook sources add deploys --provider github --generate-secret --paths /hooks/github --json",
 ))  # fmt: skip
+@with_options(_KEYS, after="settings")
 def add_source(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="The new source's name: requests arrive at /in/NAME.")],
@@ -137,6 +164,7 @@ def add_source(
         typer.Option("--set", metavar="KEY=VALUE", help="A key of [sources.NAME]; JSON or text; repeatable."),
     ] = None,
     as_json: Json = False,
+    **keys: Any,
 ) -> None:  # fmt: skip
     """Add a source to PostgreSQL; every gateway serves it within seconds, without a restart.
 
@@ -146,7 +174,8 @@ def add_source(
         raise UsageError("give one of --secret, --secret-stdin and --generate-secret")
     reference = "-" if secret_stdin else secret
     text = None if reference is None else _read_secret(cli_context(ctx).settings(), reference)
-    values = _read_settings(settings) | ({} if provider is None else {"provider": provider})
+    named = {key: value for key, value in _read_keys(keys, settings).items() if value is not None}
+    values = _read_settings(settings) | named | ({} if provider is None else {"provider": provider})
     added = run_in_transaction(
         ctx,
         lambda work: stored_sources.add(work, name, values, secret=text, is_secret_generated=generate_secret),
@@ -157,7 +186,8 @@ def add_source(
         output.say(added.secret)
 
 
-@sources.command("change", epilog=example("boathook sources change shop --set rate=50 --unset paths"))
+@sources.command("change", epilog=example("boathook sources change shop --rate 50 --unset paths"))
+@with_options(_KEYS, after="unset")
 def change_source(
     ctx: typer.Context,
     name: Name,
@@ -167,17 +197,18 @@ def change_source(
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Remove a key; repeatable.")] = None,
     as_json: Json = False,
+    **keys: Any,
 ) -> None:
     """Change keys of a source that is stored in PostgreSQL; every gateway follows within seconds.
 
     The values of --set are visible to other users of this host: set secret keys in the console or by the API.
     """
-    changes = _read_settings(settings)
+    changes = _read_settings(settings) | _read_keys(keys, settings)
     if both := sorted(changes.keys() & set(unset or ())):
         raise UsageError(f"{both[0]} is both set and unset; remove one of the two")
     changes |= dict.fromkeys(unset or ())
     if not changes:
-        raise UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
+        raise UsageError("nothing to change: give --set KEY=VALUE, --unset KEY or an option of a key")
     run_in_transaction(ctx, lambda work: stored_sources.change(work, name, changes))
     output.print_done({"name": name, "changed": sorted(changes)}, f"{name} changed", as_json=as_json)
 
@@ -191,6 +222,23 @@ def remove_source(ctx: typer.Context, name: Name, yes: Yes = False, as_json: Jso
     confirm(f"remove the source {name}, whose requests are then answered 404", yes=yes)
     run_in_transaction(ctx, lambda work: stored_sources.remove(work, name))
     output.print_done({"name": name, "removed": True}, f"{name} removed", as_json=as_json)
+
+
+def _read_keys(options: Mapping[str, Any], settings: list[str] | None) -> dict[str, Any]:
+    """Return the keys that options of their own set; an empty text removes one. Raises UsageError, InvalidValue."""
+    present = {key: value for key, value in options.items() if value is not None and value != []}
+    if both := sorted(present.keys() & _read_settings(settings).keys()):
+        raise UsageError(f"{both[0]} has an option and is in --set too; remove one of the two")
+    return {key: _read_key(COMMON_FIELDS[key], value) for key, value in present.items()}
+
+
+def _read_key(field: Field, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value or None
+    if field.is_list:
+        return [word for word in value if word] or None
+    text = read_bytes(value[1:]).decode() if field.kind is Kind.OBJECT and value.startswith("@") else value
+    return parse_setting(field, text)
 
 
 def _read_settings(words: list[str] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The settings of one source: boathook's own keys and those of the provider's recipe."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -24,6 +24,14 @@ from boathook.config.types import (
 )
 
 
+class Shown(NamedTuple):
+    """What a form and the command line show of a key that every source has."""
+
+    label: str
+    hint: str = ""
+    """One sentence."""
+
+
 def _schema(value: Any) -> Any:
     if value is None or isinstance(value, dict) or (isinstance(value, str) and value):
         return value
@@ -32,6 +40,9 @@ def _schema(value: Any) -> Any:
 
 class SourceSettings(Table):
     """One source: a provider's recipe, secrets, paths and policy; missing keys default to the provider and `[limits]`.
+
+    Each key is a row: its type has its limits, its docstring is its documentation, and `Shown` makes it a field of the
+    form and an option of the command line.
 
     Other keys are kept and passed to the provider's recipe, which rejects unknown ones.
     """
@@ -43,73 +54,109 @@ class SourceSettings(Table):
     secrets: tuple[Secret, ...] = Field(default=(), repr=False)
     """Signing secrets, as a list of `"env:NAME"` or `"file:PATH"`; each of them is valid, so that a secret can be
     rotated. Each has at least 6 characters. `secret` takes a single one."""
-    paths: tuple[SourcePath, ...] = ()
+    paths: Annotated[
+        tuple[SourcePath, ...], Shown("Other paths", "Other paths than /in/NAME, such as /hooks/shop.")
+    ] = ()
     """Additional paths besides `/in/NAME`, such as `["/webhooks/stripe"]`."""
-    unsigned: bool = False
+    unsigned: Annotated[bool, Shown("Accept requests without verification")] = False
     """Accept requests without verification. Only for senders that cannot sign."""
-    addresses: Networks = ()
+    addresses: Annotated[Networks, Shown("Networks", "Networks that may send requests, such as 203.0.113.0/24.")] = ()
     """Networks that requests may come from, such as `["203.0.113.0/24"]`, in addition to the verification."""
-    tolerance_s: Positive | None = None
+    tolerance_s: Annotated[Positive | None, Shown("Clock tolerance", "Maximum age of a signature in seconds.")] = None
     """Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."""
-    max_body: PositiveInt | None = None
+    max_body: Annotated[PositiveInt | None, Shown("Largest body", "Maximum bytes of a request's body.")] = None
     """Maximum request body in bytes; by default `limits.max_body`, or more if the sender documents it."""
-    rate: NotNegative | None = None
+    rate: Annotated[NotNegative | None, Shown("Rate", "Maximum requests per second.")] = None
     """Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a 429.
     Absent or 0: no limit."""
-    burst: PositiveInt | None = None
+    burst: Annotated[PositiveInt | None, Shown("Burst", "Maximum requests at once; by default those of a second.")] = (
+        None
+    )
     """Requests that may come at once before `rate` applies."""
-    dedup_fields: tuple[str, ...] = ()
+    dedup_fields: Annotated[tuple[str, ...], Shown("Dedup fields", "JSON paths that identify an event together.")] = ()
     """JSON paths whose values together identify the event, for senders without event ids."""
-    dedup_headers: tuple[HeaderName, ...] = ()
+    dedup_headers: Annotated[
+        tuple[HeaderName, ...], Shown("Dedup headers", "Headers that tell equal bodies apart.")
+    ] = ()
     """Headers that tell requests with equal bodies apart, for senders without event ids, such as
     `["x-delivery-id", "x-timestamp"]`. Those that a request has are part of its key, and are stored with the event."""
-    dedup_object: str | None = None
+    dedup_object: Annotated[str | None, Shown("Dedup object", "JSON path of the object that an event is about.")] = None
     """JSON path of the object that an event is about, such as `"payload.id"`. A repetition is then a duplicate only
     while it is the newest event of that object; see
     [duplicates](../how-to/duplicates-and-order.md#states-that-come-back). The path may go on inside a text that holds
     JSON or a Ruby hash."""
-    keep_request_id: bool = False
+    keep_request_id: Annotated[bool, Shown("Store the request's id with its event")] = False
     """Store the id under which the gateway logs and answers a request with its event, as `event.request_id`."""
-    request_id_header: HeaderName | None = None
+    request_id_header: Annotated[
+        HeaderName | None, Shown("Request id header", "Header with the sender's id of a request, such as x-request-id.")
+    ] = None
     """Header with the sender's or a proxy's id of a request, such as `"x-request-id"`. Then boathook logs, answers and
     stores that id instead of one of its own, if it has at most 100 letters, digits and `._:/+=@-`. Anyone can send any
     id in it, also one that was used before."""
-    volatile: tuple[str, ...] = ()
+    volatile: Annotated[tuple[str, ...], Shown("Volatile fields", "JSON paths that may differ between attempts.")] = ()
     """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
     those that boathook knows of the provider. `*` stands for each element of an array. With `dedup_fields`, the default
     is the common names of such fields at the top of the body, such as `createdAt`, `timestamp` and `attempts`."""
-    repeated_body: Literal["accept", "refuse"] = "accept"
+    repeated_body: Annotated[
+        Literal["accept", "refuse"],
+        Shown("Repeated bodies", "Whether to accept or refuse a signed body under another id."),
+    ] = "accept"
     """What follows if a signed body comes again under another id: `"accept"`, the default, makes it a new event that
     names the first; `"refuse"` keeps it as a conflict; see
     [duplicates](../how-to/duplicates-and-order.md#one-body-under-two-ids)."""
-    dedup_days: Days | None = None
+    dedup_days: Annotated[Days | None, Shown("Dedup memory", "Days for which repeated events are recognized.")] = None
     """Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider
     retries."""
-    dedup_window_s: Positive | None = None
+    dedup_window_s: Annotated[
+        Positive | None, Shown("Dedup window", "Seconds for which they are, instead of days.")
+    ] = None
     """Seconds after its acceptance for which an event's key is remembered, instead of `dedup_days`; for senders
     whose equal requests are repetitions for a short time only."""
-    retry: RetrySchedule | None = None
+    retry: Annotated[
+        RetrySchedule | None,
+        Shown("Retry", "Schedule of handlers without their own: a preset's name, or seconds as in 5, 60."),
+    ] = None
     """Retry schedule of handlers of its events that have none of their own; by default `worker.retry`."""
-    public_url: BaseUrl | None = None
+    public_url: Annotated[
+        BaseUrl | None, Shown("Public URL", "The base URL that senders use, such as https://hooks.example.com.")
+    ] = None
     """The public URL for this sender, for providers that sign the URL; by default `server.public_url`."""
-    methods: tuple[Literal["GET", "POST", "PUT"], ...] | None = None
+    methods: Annotated[
+        tuple[Literal["GET", "POST", "PUT"], ...] | None,
+        Shown("Methods", "GET, POST or PUT; by default those of the sender."),
+    ] = None
     """HTTP methods accepted, of `"GET"`, `"POST"` and `"PUT"`; by default the provider's."""
-    content_encodings: Encodings | None = None
+    content_encodings: Annotated[
+        Encodings | None, Shown("Content encodings", "gzip or deflate; by default limits.content_encodings.")
+    ] = None
     """Content-Encodings decoded, of `"gzip"` and `"deflate"`; by default `limits.content_encodings`."""
-    mode: Literal["store", "inline"] = "store"
+    mode: Annotated[
+        Literal["store", "inline"], Shown("Replies", "inline lets the handler reply while the sender waits.")
+    ] = "store"
     """`"store"`, the default, answers once the event is stored; `"inline"` waits for the handler and sends its
     `event.reply`."""
-    reply_within_s: Positive | None = None
+    reply_within_s: Annotated[
+        Positive | None, Shown("Reply within", "Seconds that senders of an inline source wait.")
+    ] = None
     """Maximum seconds that the sender waits with `mode = "inline"`; by default 70 % of what it allows, or 2 if that is
     unknown."""
-    fallback_status: Status | None = None
+    fallback_status: Annotated[
+        Status | None, Shown("Fallback status", "Status if the handler does not reply in time.")
+    ] = None
     """Status if the handler gives no reply in time; by default 200. Neither a redirect nor a status that makes senders
     give up."""
-    fallback_body: Annotated[str, Field(max_length=65_536)] | None = None
+    fallback_body: Annotated[
+        Annotated[str, Field(max_length=65_536)] | None,
+        Shown("Fallback body", "Body if the handler does not reply in time."),
+    ] = None
     """Body of that response; by default the reply that the provider expects, or boathook's own."""
-    fallback_content_type: MediaType | None = None
+    fallback_content_type: Annotated[
+        MediaType | None, Shown("Fallback media type", "Media type of the fallback body, such as application/json.")
+    ] = None
     """Its media type; by default `text/plain; charset=utf-8`."""
-    body_schema: Annotated[Any, AfterValidator(_schema)] = Field(default=None, alias="schema")
+    body_schema: Annotated[
+        Any, AfterValidator(_schema), Shown("JSON Schema", "Verified bodies that violate it are rejected.")
+    ] = Field(default=None, alias="schema")
     """Format of bodies: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of its file,
     relative to the folder of `boathook.toml`; see [handlers](handlers.md#sources-with-a-schema)."""
     header: str | None = None

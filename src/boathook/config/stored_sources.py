@@ -15,7 +15,6 @@ from boathook.domain.json_document import MAX_DEPTH
 MAX_NAME_LENGTH: Final = 100
 MAX_SETTINGS_BYTES: Final = 131_072
 """Maximum size of the settings of one source as JSON."""
-MAX_DEDUP_DAYS: Final = 36_500
 _MAX_NUMBER: Final = 10**12
 _REFERENCES: Final = ("env:", "file:")
 _SECRET_KEYS: Final = frozenset({"secret", "secrets"})
@@ -56,8 +55,6 @@ def read_stored_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
         # Begins with the place of the setting, which is always this table.
         message = describe_error(error, lambda _key: "", f"sources.{name}").removeprefix(": ")
         raise ConfigError(message) from None
-    if source.dedup_days is not None and source.dedup_days > MAX_DEDUP_DAYS:
-        raise ConfigError(f"sources.{name}.dedup_days: write at most {MAX_DEDUP_DAYS:,} days")
     if len(write_stored_source(source)) > MAX_SETTINGS_BYTES:
         raise ConfigError(f"sources.{name}: its settings have more than {MAX_SETTINGS_BYTES:,} bytes; shorten them")
     return source
