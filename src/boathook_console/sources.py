@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, LimitReached
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import sources as actions
 from boathook.service.fields import Field
 from boathook.service.operating import recipient_stats
 from boathook.service.operating.live_stats import format_duration
 from boathook.service.operating.operations import AuditContext
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
-from boathook.service.receiving import source_secrets, sources, stored_sources
+from boathook.service.receiving import source_secrets, sources
 from boathook.service.receiving.source_fields import common_fields, recipe_fields
 from boathook.service.receiving.source_secrets import MAX_GRACE
 from boathook.service.receiving.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
@@ -145,13 +146,14 @@ async def add_source(context: ConsoleContext) -> Response:
     try:
         values = {key: value for key, value in read_settings(context.form, fields).items() if value is not None}
         async with context.work() as work:
-            added = await stored_sources.add(
-                work,
-                name,
-                {**values, "provider": recipe.name},
+            new = actions.NewSource(
+                name=name,
+                provider=recipe.name,
+                settings=values,
                 secret=None if is_generated else context.field("secret").strip() or None,
-                is_secret_generated=is_generated,
+                generate_secret=is_generated,
             )
+            added = await actions.create(work, new)
     except (InvalidValue, AlreadyExists, LimitReached) as error:
         return _form(context, recipe, submitted_values(context.form, fields), 400, _problems(error, fields))
     if added.secret is None:
@@ -182,7 +184,7 @@ async def change_source(context: ConsoleContext) -> Response:
     try:
         changes = read_settings(context.form, fields)
         async with context.work() as work:
-            await stored_sources.change(work, view.name, changes)
+            await actions.change(work, actions.SourceChange(source_name=view.name, settings=changes))
     except InvalidValue as error:
         values = submitted_values(context.form, fields)
         return _form(context, recipe, values, 400, _problems(error, fields), view=view)
@@ -196,7 +198,7 @@ async def remove_source(context: ConsoleContext) -> Response:
     """Remove a stored source."""
     name = context.path["name"]
     async with context.work() as work:
-        await stored_sources.remove(work, name)
+        await actions.delete(work, actions.SourceNamed(source_name=name))
     return context.to(f"{BASE}/sources", f"Source {name} removed. Its events, deliveries and rejections stay.")
 
 

@@ -18,6 +18,7 @@ from boathook.service import catalogue
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Operation, Scope, operation
 from boathook.service.catalogue.values import Result
+from boathook.service.catalogue.wire import PATH_FIELD
 from boathook.service.fields import Input
 from boathook.service.unit_of_work import UnitOfWork
 from boathook_console.areas import AREAS
@@ -25,6 +26,8 @@ from boathook_console.areas import AREAS
 EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("key.get", "console"): "the list shows every field of a key",
     ("key.list", "console"): "the page lists the keys of the organization whole, with the names of their applications",
+    ("source.replace", "command line"): "sources change sets and removes single keys",
+    ("source.replace", "console"): "the form sends all keys of the sender, and those without a field stay",
     ("delivery.retry", "console"): "the button replays a delivery in any state, which retries one that waits",
 }
 """The operations that an interface lacks, with the reason."""
@@ -53,10 +56,15 @@ def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def routes(document: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """Return the ids of the API's operations by method and path."""
     return {
-        (method.upper(), path.removeprefix(BASE)): described["operationId"]
+        (method.upper(), plain(path.removeprefix(BASE))): described["operationId"]
         for path, operations in document["paths"].items()
         for method, described in operations.items()
     }
+
+
+def plain(path: str) -> str:
+    """Return a path without the names of its parts."""
+    return PATH_FIELD.sub("{}", path)
 
 
 def pages() -> dict[str, list[str]]:
@@ -104,7 +112,7 @@ def missing(operations: Sequence[Operation[Any, Any]], interfaces: Mapping[str, 
         http = each.http
         has = {
             "command line": each.name in interfaces["command line"],
-            "api": http is not None and (http.method, http.path) in interfaces["api"],
+            "api": http is not None and (http.method, plain(http.path)) in interfaces["api"],
             "console": each.name in interfaces["console"],
         }
         found |= {(each.name, interface) for interface, is_there in has.items() if not is_there}

@@ -28,7 +28,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
 from boathook.service.access.authorization import OperatorCaller, OperatorTokenCaller, Permission, Principal
 from boathook.service.caller import HOST
-from boathook.service.catalogue import conflicts, dead_letters, deliveries, keys, rejections, selection
+from boathook.service.catalogue import conflicts, dead_letters, deliveries, keys, rejections, selection, sources
 from boathook.service.catalogue.conflicts import Difference
 from boathook.service.catalogue.operation import Operation, Scope
 from boathook.service.catalogue.selection import DeadLetters
@@ -104,7 +104,11 @@ class World:
         verified = await self.store.db.fetch(
             "select id, event_id from boathook.rejection where $1 = 'default' order by id", tenant.organization
         )
-        return [tuple(row) for row in (*deliveries, *revoked, *accepted, *verified)]
+        sources = await self.store.db.fetch(
+            "select name, encrypted, changed_by from boathook.source where $1 = 'default' order by name",
+            tenant.organization,
+        )
+        return [tuple(row) for row in (*deliveries, *revoked, *accepted, *verified, *sources)]
 
 
 async def make_tenant(store: Store, context: AppContext, organization: str) -> Tenant:
@@ -162,6 +166,8 @@ async def world(db: Database) -> World:
     own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
     [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
     rejections = [await add_rejection(store, number) for number in range(3)]
+    async with context.work(caller=HOST) as work:
+        await sources.create(work, sources.NewSource(name="shop", provider="github", generate_secret=True))
     return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]), rejections)
 
 
@@ -212,6 +218,10 @@ def ways_of_rejections(world: World) -> Iterator[dict[str, Any]]:
 WAYS: dict[str, Ways] = {
     "rejection.reverify": ways_of_rejections,
     "conflict.accept": ways_of_conflicts,
+    "source.create": lambda _world: iter([{"name": "new", "provider": "github", "generate_secret": True}]),
+    "source.change": lambda _world: iter([{"source_name": "shop", "settings": {"rate": 5}}]),
+    "source.replace": lambda _world: iter([{"source_name": "shop", "provider": "github", "settings": {"rate": 5}}]),
+    "source.delete": lambda _world: iter([{"source_name": "shop"}]),
     "delivery.retry": lambda world: iter([{"id": name} for name in world.other.letters]),
     "delivery.replay": lambda world: iter([{"id": name} for name in world.other.letters]),
     "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
@@ -389,6 +399,14 @@ async def test_mutant_a_conflict_of_any_organization_is_accepted(world: World, m
         delivery_commands.SQL, "lock_conflict", sql.replace("($2::text is null or", "($2::text <> '' or")
     )
     assert await leaks(world, conflicts.accept) != []
+
+
+@pytest.mark.parametrize("operation", catalogue.load("source"), ids=lambda operation: operation.name)
+async def test_mutant_sources_of_the_default_organization_are_reached(
+    world: World, operation: Operation[Any, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sources, "_require_reach", lambda _work, _name: None)
+    assert await leaks(world, operation) != []
 
 
 async def test_own_conflicts_are_reached_in_each_way(world: World):

@@ -142,9 +142,13 @@ class DerivedRoute(ApiRoute):
 
 
 def build_routes() -> APIRouter:
-    """Return the routes of all operations that have one."""
+    """Return the routes of all operations whose route derives."""
     router = APIRouter()
-    router.routes += [DerivedRoute(operation, operation.http) for operation in catalogue.load() if operation.http]
+    router.routes += [
+        DerivedRoute(operation, operation.http)
+        for operation in catalogue.load()
+        if operation.http is not None and operation.http.is_derived
+    ]
     return router
 
 

@@ -13,8 +13,9 @@ from boathook.api.route import AnyCall, Call, router
 from boathook.domain.health import Health, HealthState
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import sources as actions
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
-from boathook.service.receiving import sources, stored_sources
+from boathook.service.receiving import sources
 from boathook.service.receiving.sources import SourceView, base_url_of
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 
@@ -137,13 +138,14 @@ async def list_sources(call: SourceCall, page: SourcePage) -> ListOf[SourceOut]:
 @requires(Permission.SOURCE_MANAGE)
 async def create_source(call: SourceCall, body: SourceIn) -> CreatedSourceOut:
     """Store a source; every gateway serves it within seconds, without a restart."""
-    added = await stored_sources.add(
-        call.work,
-        body.name,
-        {**body.settings, "provider": body.provider},
+    new = actions.NewSource(
+        name=body.name,
+        provider=body.provider,
+        settings=body.settings,
         secret=body.secret,
-        is_secret_generated=body.generate_secret,
+        generate_secret=body.generate_secret,
     )
+    added = await actions.create(call.work, new)
     return CreatedSourceOut(**await _read(call, body.name), secret=added.secret)
 
 
@@ -158,8 +160,8 @@ async def get_source(call: SourceCall, source_name: SourceRef) -> SourceOut:
 @requires(Permission.SOURCE_MANAGE)
 async def put_source(call: SourceCall, source_name: SourceRef, body: SourceUpdate) -> SourceOut:
     """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
-    values = {**body.settings, "provider": body.provider}
-    await stored_sources.change(call.work, source_name, values, is_replaced=True)
+    replacement = actions.SourceReplacement(source_name=source_name, provider=body.provider, settings=body.settings)
+    await actions.replace(call.work, replacement)
     return SourceOut(**await _read(call, source_name))
 
 
@@ -167,7 +169,7 @@ async def put_source(call: SourceCall, source_name: SourceRef, body: SourceUpdat
 @requires(Permission.SOURCE_MANAGE)
 async def patch_source(call: SourceCall, source_name: SourceRef, body: SourcePatch) -> SourceOut:
     """Change the given keys of a stored source."""
-    await stored_sources.change(call.work, source_name, body.settings)
+    await actions.change(call.work, actions.SourceChange(source_name=source_name, settings=body.settings))
     return SourceOut(**await _read(call, source_name))
 
 
@@ -175,4 +177,4 @@ async def patch_source(call: SourceCall, source_name: SourceRef, body: SourcePat
 @requires(Permission.SOURCE_MANAGE)
 async def delete_source(call: SourceCall, source_name: SourceRef) -> None:
     """Delete a stored source and its secrets; its events, deliveries and rejections stay."""
-    await stored_sources.remove(call.work, source_name)
+    await actions.delete(call.work, actions.SourceNamed(source_name=source_name))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast, get_args
 
 import msgspec
 import typer
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from boathook.cli.remote import RemoteRunner
 
 _PAGE: Final = 250
+Command = TypeVar("Command", bound=Callable[..., Any])
+Out = TypeVar("Out", bound=msgspec.Struct)
 Follow = Callable[[AppContext, Any, datetime, int], Awaitable[Any]]
 """Waits for the results of what a command has changed: its input, since when, and how many."""
 
@@ -123,6 +125,26 @@ def add_selection(
     parameters += [_fixed("yes", Yes, default=False), _fixed("as_json", Json, default=False)]
     parameters += [_fixed(option, annotation, default) for option, (annotation, default) in extra.items()]
     _register(group, operation, name, command, parameters)
+
+
+def runs(operation: Operation[Any, Any]) -> Callable[[Command], Command]:
+    """Mark a command that is written by hand, as its options have forms of their own, as that of an operation."""
+
+    def mark(command: Command) -> Command:
+        cast("Any", command).operation = operation
+        cast("Any", command).runs_remotely = operation.http is not None
+        return command
+
+    return mark
+
+
+def run_operation(ctx: typer.Context, operation: Operation[Any, Out], value: Any) -> Out:
+    """Return the result of the operation of a command, in one transaction of the database or on a server."""
+
+    async def act(runner: Runner) -> Any:
+        return await runner.act(operation, await runner.complete(value))
+
+    return cast("Out", _run_with(ctx, act))
 
 
 def _is_followed(own: Mapping[str, Any], *, as_json: bool) -> bool:

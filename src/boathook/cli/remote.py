@@ -37,6 +37,7 @@ _MAX_PROFILES: Final = 65_536
 """Maximum bytes of the file of profiles."""
 _SUCCESS: Final = range(200, 300)
 _REDIRECTS: Final = range(300, 400)
+_NO_CONTENT: Final = 204
 
 
 class RemoteError(BoathookError):
@@ -189,6 +190,10 @@ class RemoteRunner:
         check(value)
         assert operation.http is not None, "an operation without a route has no command that runs remotely"
         target, body = _request(operation, value)
+        if operation.http.status == _NO_CONTENT:
+            await self._ask(operation.http.method, target, body, None)
+            shared = set(operation.result.__struct_fields__) & set(value.__struct_fields__)
+            return operation.result(**{name: getattr(value, name) for name in shared})
         return await self._ask(operation.http.method, target, body, operation.result)
 
     async def drive(self, operation: Operation[Any, Any], value: Any) -> AsyncIterator[int]:
@@ -227,6 +232,8 @@ class RemoteRunner:
         self._compare_versions(answer)
         if answer.status not in _SUCCESS:
             raise self._error(answer, f"{method} {target.partition('?')[0]}")
+        if kind is None:
+            return None
         try:
             return msgspec.json.decode(answer.body, type=kind)
         except (msgspec.DecodeError, RecursionError):

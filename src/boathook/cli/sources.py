@@ -24,6 +24,7 @@ from boathook.cli.context import (
     startup_progress,
     warn_once,
 )
+from boathook.cli.derived import run_operation, runs
 from boathook.cli.options import (
     Json,
     Yes,
@@ -37,12 +38,13 @@ from boathook.cli.output import Column, View
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
+from boathook.service.catalogue import sources as actions
 from boathook.service.database import Database
 from boathook.service.fields import Field, Kind
 from boathook.service.gateway_address import gateway_url
 from boathook.service.id_prefixes import complete
 from boathook.service.operating import source_list
-from boathook.service.receiving import source_secrets, stored_sources
+from boathook.service.receiving import source_secrets
 from boathook.service.receiving import sources as source_views
 from boathook.service.receiving.source_fields import COMMON_FIELDS, parse_setting
 from boathook.service.receiving.source_secrets import SecretView
@@ -140,6 +142,7 @@ _KEYS: Final = {key: _option(field) for key, field in COMMON_FIELDS.items()}
     "boathook sources add shop --provider stripe --secret env:STRIPE_WEBHOOK_SECRET",
     "boathook sources add deploys --provider github --generate-secret --paths /hooks/github --json",
 ))  # fmt: skip
+@runs(actions.create)
 @with_options(_KEYS, after="settings")
 def add_source(
     ctx: typer.Context,
@@ -176,10 +179,14 @@ def add_source(
     text = None if reference is None else _read_secret(cli_context(ctx).settings(), reference)
     named = {key: value for key, value in _read_keys(keys, settings).items() if value is not None}
     values = _read_settings(settings) | named | ({} if provider is None else {"provider": provider})
-    added = run_in_transaction(
-        ctx,
-        lambda work: stored_sources.add(work, name, values, secret=text, is_secret_generated=generate_secret),
+    new = actions.NewSource(
+        name=name,
+        provider=values.pop("provider", name),
+        settings=values,
+        secret=text,
+        generate_secret=generate_secret,
     )
+    added = run_operation(ctx, actions.create, new)
     fields = {"name": name, "path": f"/in/{name}"} | ({} if added.secret is None else {"secret": added.secret})
     output.print_done(fields, f"{name} added; requests arrive at /in/{name}", as_json=as_json)
     if added.secret is not None and not as_json:
@@ -187,6 +194,7 @@ def add_source(
 
 
 @sources.command("change", epilog=example("boathook sources change shop --rate 50 --unset paths"))
+@runs(actions.change)
 @with_options(_KEYS, after="unset")
 def change_source(
     ctx: typer.Context,
@@ -209,18 +217,19 @@ def change_source(
     changes |= dict.fromkeys(unset or ())
     if not changes:
         raise UsageError("nothing to change: give --set KEY=VALUE, --unset KEY or an option of a key")
-    run_in_transaction(ctx, lambda work: stored_sources.change(work, name, changes))
+    run_operation(ctx, actions.change, actions.SourceChange(source_name=name, settings=changes))
     output.print_done({"name": name, "changed": sorted(changes)}, f"{name} changed", as_json=as_json)
 
 
 @sources.command("remove", epilog=example("boathook sources remove shop --yes"))
+@runs(actions.delete)
 def remove_source(ctx: typer.Context, name: Name, yes: Yes = False, as_json: Json = False) -> None:
     """Remove a source from PostgreSQL with its secrets; its requests are answered 404.
 
     Its events, deliveries and rejections stay.
     """
-    confirm(f"remove the source {name}, whose requests are then answered 404", yes=yes)
-    run_in_transaction(ctx, lambda work: stored_sources.remove(work, name))
+    confirm(actions.delete.warns.format(source_name=name), yes=yes)
+    run_operation(ctx, actions.delete, actions.SourceNamed(source_name=name))
     output.print_done({"name": name, "removed": True}, f"{name} removed", as_json=as_json)
 
 

@@ -21,6 +21,7 @@ NOUNS: Final = {
     "delivery": "deliveries",
     "rejection": "rejections",
     "conflict": "conflicts",
+    "source": "sources",
 }
 """The nouns that have operations, each with its module."""
 

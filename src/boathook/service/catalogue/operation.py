@@ -51,6 +51,9 @@ class Http(msgspec.Struct, frozen=True):
     """The status of a success."""
     id: str = ""
     """The operation's id in the OpenAPI document; by default ``v1.`` and its name."""
+    is_derived: bool = True
+    """Whether the route derives from the operation; else one of this method and path, which calls it, is written by
+    hand in `api`, as its request or its response has a form of its own."""
 
 
 class Operation(Generic[In, Out]):

@@ -1,0 +1,159 @@
+"""Operations on the sources that are stored in PostgreSQL."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from boathook.domain.errors import NotFound
+from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.service.access.authorization import Permission
+from boathook.service.catalogue.operation import Http, Scope, operation
+from boathook.service.catalogue.values import Result
+from boathook.service.fields import Input, Rule
+from boathook.service.unit_of_work import UnitOfWork
+
+TAG: Final = "Source"
+Name = Annotated[str, Rule(help="The source's name.", name="name", argument="NAME", example="shop")]
+Provider = Annotated[str, Rule(help="Provider name; see `boathook sources providers`.", example="stripe")]
+Settings = Annotated[
+    Mapping[str, Any],
+    Rule(
+        help="Keys of `[sources.NAME]` in boathook.toml, without `provider` and secrets. References such as `env:NAME`"
+        " and paths of files are refused.",
+        example={"paths": ["/webhooks/shop"], "rate": 50},
+    ),
+]
+
+
+class NewSource(Input, frozen=True, kw_only=True):
+    """A source to store."""
+
+    name: Annotated[Name, Rule(help="Unique; requests arrive at `/in/NAME`.")]
+    provider: Provider
+    settings: Settings = msgspec.field(default_factory=dict)
+    secret: Annotated[
+        str | None, Rule(help="The secret that the sender signs with, or its public key.", is_secret=True)
+    ] = None
+    generate_secret: Annotated[bool, Rule(help="Generate the secret, and return it once.")] = False
+
+
+class SourceChange(Input, frozen=True, kw_only=True):
+    """Keys of a source to change."""
+
+    source_name: Name
+    settings: Annotated[Settings, Rule(help="Keys to change, `provider` included; null removes a key.")]
+
+
+class SourceReplacement(Input, frozen=True, kw_only=True):
+    """The new settings of a source; keys that are not given return to their defaults."""
+
+    source_name: Name
+    provider: Provider
+    settings: Settings = msgspec.field(default_factory=dict)
+
+
+class SourceNamed(Input, frozen=True, kw_only=True):
+    """The source that is meant."""
+
+    source_name: Name
+
+
+class CreatedSource(Result, frozen=True, kw_only=True):
+    """A source that was just created."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secret"})
+
+    name: str
+    secret: Annotated[str | None, Rule(help="The generated secret for the sender; it is not shown again.")] = None
+
+
+class ChangedSource(Result, frozen=True, kw_only=True):
+    """A source that was changed."""
+
+    name: str
+
+
+class RemovedSource(Result, frozen=True, kw_only=True):
+    """A source that is not stored any more."""
+
+    source_name: str
+
+
+@operation(
+    "source.create",
+    Permission.SOURCE_MANAGE,
+    Scope.ORGANIZATION,
+    Http("POST", "/source", 201, is_derived=False),
+    tag=TAG,
+    undo="delete it",
+    secret="secret",  # noqa: S106 - the name of a field
+)
+async def create(work: UnitOfWork, new: NewSource) -> CreatedSource:
+    """Store a source; every gateway serves it within seconds, without a restart."""
+    from boathook.service.receiving import stored_sources
+
+    _require_reach(work, new.name)
+    values = {**new.settings, "provider": new.provider}
+    added = await stored_sources.add(work, new.name, values, secret=new.secret, is_secret_generated=new.generate_secret)
+    return CreatedSource(name=added.name, secret=added.secret)
+
+
+@operation(
+    "source.change",
+    Permission.SOURCE_MANAGE,
+    Scope.ORGANIZATION,
+    Http("PATCH", "/source/{source_name}", is_derived=False),
+    tag=TAG,
+    undo="change it back",
+)
+async def change(work: UnitOfWork, changed: SourceChange) -> ChangedSource:
+    """Change the given keys of a stored source."""
+    from boathook.service.receiving import stored_sources
+
+    _require_reach(work, changed.source_name)
+    await stored_sources.change(work, changed.source_name, changed.settings)
+    return ChangedSource(name=changed.source_name)
+
+
+@operation(
+    "source.replace",
+    Permission.SOURCE_MANAGE,
+    Scope.ORGANIZATION,
+    Http("PUT", "/source/{source_name}", is_derived=False),
+    tag=TAG,
+    undo="change it back",
+)
+async def replace(work: UnitOfWork, replacement: SourceReplacement) -> ChangedSource:
+    """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
+    from boathook.service.receiving import stored_sources
+
+    _require_reach(work, replacement.source_name)
+    values = {**replacement.settings, "provider": replacement.provider}
+    await stored_sources.change(work, replacement.source_name, values, is_replaced=True)
+    return ChangedSource(name=replacement.source_name)
+
+
+@operation(
+    "source.delete",
+    Permission.SOURCE_MANAGE,
+    Scope.ORGANIZATION,
+    Http("DELETE", "/source/{source_name}", 204, is_derived=False),
+    tag=TAG,
+    undo=None,
+    warns="remove the source {source_name}, whose requests are then answered 404",
+    must_confirm=True,
+)
+async def delete(work: UnitOfWork, named: SourceNamed) -> RemovedSource:
+    """Delete a stored source and its secrets; its events, deliveries and rejections stay."""
+    from boathook.service.receiving import stored_sources
+
+    _require_reach(work, named.source_name)
+    await stored_sources.remove(work, named.source_name)
+    return RemovedSource(source_name=named.source_name)
+
+
+def _require_reach(work: UnitOfWork, name: str) -> None:
+    """Raise NotFound unless the caller may reach sources, which belong to the default organization."""
+    if work.caller.tenant not in {None, DEFAULT_ORGANIZATION}:
+        raise NotFound(f"there is no source {name}")
