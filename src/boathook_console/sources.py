@@ -1,7 +1,7 @@
 """Pages of sources and providers."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, LimitReached
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import source_secrets as secret_actions
 from boathook.service.catalogue import sources as actions
 from boathook.service.fields import Field
+from boathook.service.limits import MAX_SOURCE_SECRET_GRACE
 from boathook.service.operating import recipient_stats
 from boathook.service.operating.live_stats import format_duration
-from boathook.service.operating.operations import AuditContext
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
-from boathook.service.receiving import source_secrets, sources
+from boathook.service.receiving import sources
 from boathook.service.receiving.source_fields import common_fields, recipe_fields
-from boathook.service.receiving.source_secrets import MAX_GRACE
 from boathook.service.receiving.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
 from boathook.service.receiving.sources import (
     Recipe,
@@ -102,7 +102,7 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
     chosen = read_range(context.query, DEFAULT_RANGE)
     stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
     async with context.work() as work:
-        lines = await source_secrets.list_secrets(work, name)
+        lines = (await secret_actions.list_secrets(work, secret_actions.SourceNamed(source=name))).data
         latest = await sources.read_latest(work, [name])
     return context.page(
         "sources/show.html",
@@ -297,13 +297,13 @@ async def add_secret(context: ConsoleContext) -> Response:
     text = None if context.field("make") else context.field("secret")
     try:
         async with context.work() as work:
-            made = await source_secrets.add(
-                work,
-                name,
-                text,
-                note_text=context.field("note"),
-                expire_others_after=_hours(context.field("others"), "others"),
+            new = secret_actions.NewSecret(
+                source=name,
+                secret=text,
+                note=context.field("note"),
+                expire_others=_seconds(context.field("others"), "others"),
             )
+            made = await secret_actions.create(work, new)
     except InvalidValue as error:
         return await show_source(context, 400, error)
     if text is None:
@@ -317,9 +317,8 @@ async def expire_secret(context: ConsoleContext) -> Response:
     """Set the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        ended = await source_secrets.expire(
-            work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta()
-        )
+        after = _seconds(str(context.form.get("after", "0")), "after") or 0
+        ended = await secret_actions.expire(work, secret_actions.SecretExpiry(source=name, secret=id, after=after))
     return context.to(_page(name), f"Secret {id} expires at {ended.expires_at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
@@ -328,7 +327,7 @@ async def keep_secret(context: ConsoleContext) -> Response:
     """Cancel the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        await source_secrets.expire(work, name, id, None)
+        await secret_actions.keep(work, secret_actions.SecretNamed(source=name, secret=id))
     return context.to(_page(name), f"Secret {id} never expires.")
 
 
@@ -337,7 +336,7 @@ async def remove_secret(context: ConsoleContext) -> Response:
     """Delete an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        await source_secrets.remove(work, name, id)
+        await secret_actions.delete(work, secret_actions.SecretNamed(source=name, secret=id))
     return context.to(_page(name), f"Secret {id} removed. Every gateway stops accepting it within {_PROPAGATION_TIME}.")
 
 
@@ -345,28 +344,27 @@ async def remove_secret(context: ConsoleContext) -> Response:
 async def show_handshake_secret(context: ConsoleContext) -> Response:
     """Show the secret from the sender's handshake, only in this response, and activate it."""
     name = context.path["name"]
-    secret = await source_secrets.show_secret(
-        context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
-    )
-    return context.page("sources/handshake_secret.html", name=name, secret=secret)
+    async with context.work() as work:
+        shown = await secret_actions.show_handshake(work, secret_actions.SourceNamed(source=name))
+    return context.page("sources/handshake_secret.html", name=name, secret=shown.secret)
 
 
 @routes.post("/sources/{name}/handshake-secret/delete", Permission.SOURCE_SECRET_MANAGE)
 async def forget_handshake_secret(context: ConsoleContext) -> Response:
     """Delete the secret from the sender's handshake, so that the sender can send another."""
     name = context.path["name"]
-    await source_secrets.forget_secret(
-        context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
-    )
+    async with context.work() as work:
+        await secret_actions.forget_handshake(work, secret_actions.SourceNamed(source=name))
     return context.to(_page(name), "Secret deleted. The next secret from the sender is stored.")
 
 
-def _hours(text: str, field: str) -> timedelta | None:
+def _seconds(text: str, field: str) -> float | None:
+    """Return the seconds of a number of hours; None for an empty text."""
     if not text.strip():
         return None
     try:
-        return min(timedelta(hours=float(text)), MAX_GRACE + timedelta(hours=1))
-    except (ValueError, OverflowError):
+        return min(float(text) * 3_600, MAX_SOURCE_SECRET_GRACE.total_seconds() + 1)
+    except ValueError:
         raise InvalidValue("enter a number of hours", field) from None
 
 

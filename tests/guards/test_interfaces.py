@@ -36,10 +36,11 @@ EXEMPT: Final[Mapping[tuple[str, str], str]] = {
 def commands() -> dict[str, str]:
     """Return the commands by the operation that each derives from."""
     return {
-        command.callback.operation.name: name
+        each.name: name
         for top, entry in COMMAND_ENTRIES.items()
         for name, command in leaves(top, _load(top, entry))
         if hasattr(command.callback, "operation")
+        for each in (command.callback.operation, *getattr(command.callback, "alternatives", ()))
     }
 
 

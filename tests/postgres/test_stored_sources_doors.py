@@ -13,7 +13,7 @@ from boathook.db.database import Database
 from boathook.domain.model import Role
 from boathook.providers import RECIPES
 from boathook.service.receiving import source_secrets
-from tests.postgres.api_client import KEY, ApiClient, make_token, open_api_client
+from tests.postgres.api_client import KEY, ApiClient, make_operator_token, make_token, open_api_client
 from tests.postgres.portal_client import ConsoleApp, open_console
 
 GIT = {
@@ -80,6 +80,35 @@ async def test_hidden_values_that_are_sent_back_stay(api: ApiClient):
     await api.ask(200, "PUT", "/source/basic", body)
     stored = await api.context.refresh_settings()
     assert (stored.sources["basic"].password, stored.sources["basic"].rate) == ("a quiet password", 3)
+
+
+async def test_an_operator_rotates_the_secret_of_a_source_by_the_api(api: ApiClient):
+    """No key of an organization may: whoever has a secret can forge its events."""
+    await api.ask(201, "POST", "/source", {"name": "hub", "provider": "github", "generateSecret": True})
+    await api.ask(403, "POST", "/source/hub/secret", {})
+    operator = api.as_token(await make_operator_token(api.context))
+    made = await operator.ask(201, "POST", "/source/hub/secret", {"note": "rotation", "expireOthers": 3_600})
+    assert (made["source"], made["othersExpired"], len(made["secret"]) > 30) == ("hub", 1, True)
+    listed = (await operator.ask(200, "GET", "/source/hub/secret"))["data"]
+    assert [(line["name"] == made["id"], line["expiresAt"] is None) for line in listed] == [
+        (True, True),
+        (False, False),
+    ]
+    assert made["secret"] not in str(listed)
+    old = listed[1]["name"]
+    assert (await operator.ask(200, "POST", f"/source/hub/secret/{old}/keep", {}))["expiresAt"] is None
+    ended = await operator.ask(200, "POST", f"/source/hub/secret/{old}/expire", {"after": 60})
+    assert ended["expiresAt"] is not None
+    [problem] = (await operator.ask(422, "POST", f"/source/hub/secret/{old}/expire", {"after": 9e9}))["detail"]
+    assert (problem["loc"], problem["msg"]) == (["body", "after"], "write a time from 0 to 30 days")
+    assert await operator.ask(200, "DELETE", f"/source/hub/secret/{old}") == {
+        "id": old,
+        "source": "hub",
+        "removed": True,
+    }
+    await operator.ask(404, "DELETE", f"/source/hub/secret/{old}")
+    await operator.ask(404, "GET", "/source/nothing/secret")
+    assert (await operator.ask(400, "POST", "/source/hub/handshake-secret"))["code"] == "no_handshake_secret"
 
 
 async def test_lists_are_paged_both_ways(api: ApiClient):

@@ -127,11 +127,12 @@ def add_selection(
     _register(group, operation, name, command, parameters)
 
 
-def runs(operation: Operation[Any, Any]) -> Callable[[Command], Command]:
-    """Mark a command that is written by hand, as its options have forms of their own, as that of an operation."""
+def runs(operation: Operation[Any, Any], *alternatives: Operation[Any, Any]) -> Callable[[Command], Command]:
+    """Mark a command that is written by hand, as its options have forms of their own, as that of operations."""
 
     def mark(command: Command) -> Command:
         cast("Any", command).operation = operation
+        cast("Any", command).alternatives = alternatives
         cast("Any", command).runs_remotely = operation.http is not None
         return command
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, TypeVar
 
@@ -14,13 +14,10 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import (
     UsageError,
-    action,
     cli_context,
     confirm,
     out,
     run,
-    run_in_transaction,
-    run_with_database,
     startup_progress,
     warn_once,
 )
@@ -36,22 +33,17 @@ from boathook.cli.options import (
 )
 from boathook.cli.output import Column, View
 from boathook.config import Settings
-from boathook.domain import ids
 from boathook.domain.errors import ConfigError
+from boathook.service.catalogue import source_secrets as secret_actions
 from boathook.service.catalogue import sources as actions
-from boathook.service.database import Database
 from boathook.service.fields import Field, Kind
 from boathook.service.gateway_address import gateway_url
-from boathook.service.id_prefixes import complete
 from boathook.service.operating import source_list
-from boathook.service.receiving import source_secrets
 from boathook.service.receiving import sources as source_views
 from boathook.service.receiving.source_fields import COMMON_FIELDS, parse_setting
-from boathook.service.receiving.source_secrets import SecretView
 from boathook.service.receiving.source_trial import SourceTestStep, run_source_test, trigger_source
 from boathook.service.receiving.sources import KnownSources
 from boathook.service.shown_settings import all_settings
-from boathook.service.unit_of_work import UnitOfWork
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
 secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
@@ -325,6 +317,7 @@ def _json_or_text(text: str) -> Any:
 
 
 @sources.command("secret", epilog="Example: boathook sources secret notion")
+@runs(secret_actions.show_handshake, secret_actions.forget_handshake)
 def show_secret(
     ctx: typer.Context,
     name: Name,
@@ -335,15 +328,12 @@ def show_secret(
 
     Paste it into the sender's settings. If the sender rejects it, another client sent it: delete it and start again.
     """
-    settings = cli_context(ctx).settings()
-
-    async def read(database: Database) -> str | None:
-        if forget:
-            await source_secrets.forget_secret(database, settings, name, action())
-            return None
-        return await source_secrets.show_secret(database, settings, name, action())
-
-    secret = run_with_database(ctx, read)
+    named = secret_actions.SourceNamed(source=name)
+    secret = None
+    if forget:
+        run_operation(ctx, secret_actions.forget_handshake, named)
+    else:
+        secret = run_operation(ctx, secret_actions.show_handshake, named).secret
     output.print_done({"source": name, "secret": secret}, secret or f"{name}: deleted", as_json=as_json)
 
 
@@ -390,7 +380,7 @@ def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, A
     }
 
 
-def _state(line: SecretView) -> str:
+def _state(line: secret_actions.Secret) -> str:
     return "unreadable" if not line.is_readable else "expired" if line.is_over else "valid"
 
 
@@ -408,17 +398,18 @@ _SECRETS: Final = View(
 
 
 @secrets.command("list", epilog=example("boathook sources secrets list stripe --json"))
+@runs(secret_actions.list_secrets)
 def list_secrets(ctx: typer.Context, source: SourceName, as_json: Json = False) -> None:
     """List the secrets of a source and where each is stored. Their values are never shown."""
-    _SECRETS.print_rows(
-        run_in_transaction(ctx, lambda work: source_secrets.list_secrets(work, source)), as_json=as_json
-    )
+    rows = run_operation(ctx, secret_actions.list_secrets, secret_actions.SourceNamed(source=source)).data
+    _SECRETS.print_rows(rows, as_json=as_json)
 
 
 @secrets.command("add", epilog=example(
     "boathook sources secrets add stripe --secret env:NEW_STRIPE_SECRET --expire-others 24h",
     "boathook sources secrets add github --json",
 ))  # fmt: skip
+@runs(secret_actions.create)
 def add_secret(
     ctx: typer.Context,
     source: SourceName,
@@ -437,14 +428,18 @@ def add_secret(
     A generated secret is printed once: copy it to the sender's settings.
     """
     text = None if secret is None else _read_secret(cli_context(ctx).settings(), secret)
-    made = run_in_transaction(
-        ctx, lambda work: source_secrets.add(work, source, text, note_text=note, expire_others_after=expire_others)
+    new = secret_actions.NewSecret(
+        source=source,
+        secret=text,
+        note=note,
+        expire_others=None if expire_others is None else expire_others.total_seconds(),
     )
-    fields = {"id": made.secret.shown_id, "source": source, "others_expired": made.ended}
-    if text is None:
-        output.print_done(fields | {"secret": made.text}, made.text, as_json=as_json)
+    made = run_operation(ctx, secret_actions.create, new)
+    fields = {"id": made.id, "source": source, "others_expired": made.others_expired}
+    if made.secret is not None:
+        output.print_done(fields | {"secret": made.secret}, made.secret, as_json=as_json)
     else:
-        output.print_done(fields, made.secret.shown_id, as_json=as_json)
+        output.print_done(fields, made.id, as_json=as_json)
 
 
 def _read_secret(settings: Settings, reference: str) -> str:
@@ -460,6 +455,7 @@ def _read_secret(settings: Settings, reference: str) -> str:
 @secrets.command(
     "expire", epilog=example("boathook sources secrets expire stripe ssec_01h455vb4pex5vsknk084sn02q4 --after 24h")
 )
+@runs(secret_actions.expire)
 def expire_secret(
     ctx: typer.Context,
     source: SourceName,
@@ -468,36 +464,24 @@ def expire_secret(
     as_json: Json = False,
 ) -> None:
     """Expire an added secret, now or later."""
-    delay = after or timedelta()
-    ended = _act_on_secret(ctx, secret, lambda work, whole: source_secrets.expire(work, source, whole, delay))
-    fields = {"id": ended.shown_id, "source": source, "expires_at": ended.expires_at}
-    output.print_done(fields, f"{ended.shown_id} expires at {output.timestamp(ended.expires_at)}", as_json=as_json)
+    expiry = secret_actions.SecretExpiry(
+        source=source, secret=secret, after=0 if after is None else after.total_seconds()
+    )
+    ended = run_operation(ctx, secret_actions.expire, expiry)
+    output.print_done(ended, f"{ended.id} expires at {output.timestamp(ended.expires_at)}", as_json=as_json)
 
 
 @secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))
+@runs(secret_actions.keep)
 def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Cancel the expiry of an added secret."""
-    kept = _act_on_secret(ctx, secret, lambda work, whole: source_secrets.expire(work, source, whole, None))
-    fields = {"id": kept.shown_id, "source": source, "expires_at": None}
-    output.print_done(fields, f"{kept.shown_id} never expires", as_json=as_json)
+    kept = run_operation(ctx, secret_actions.keep, secret_actions.SecretNamed(source=source, secret=secret))
+    output.print_done(kept, f"{kept.id} never expires", as_json=as_json)
 
 
 @secrets.command("remove", epilog=example("boathook sources secrets remove stripe ssec_01h455vb4pex5vsknk084sn02q4"))
+@runs(secret_actions.delete)
 def remove_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Delete an added secret immediately."""
-
-    async def remove(work: UnitOfWork, whole: str) -> str:
-        await source_secrets.remove(work, source, whole)
-        return whole
-
-    removed = _act_on_secret(ctx, secret, remove)
-    output.print_done({"id": removed, "source": source, "removed": True}, f"{removed} removed", as_json=as_json)
-
-
-def _act_on_secret(ctx: typer.Context, secret: str, change: Callable[[UnitOfWork, str], Awaitable[Result]]) -> Result:
-    """Return the result of *change*, run on one added secret, which it gets by its whole id, in one transaction."""
-
-    async def do(work: UnitOfWork) -> Result:
-        return await change(work, await complete(work.connection, ids.SOURCE_SECRET, secret))
-
-    return run_in_transaction(ctx, do)
+    removed = run_operation(ctx, secret_actions.delete, secret_actions.SecretNamed(source=source, secret=secret))
+    output.print_done(removed, f"{removed.id} removed", as_json=as_json)

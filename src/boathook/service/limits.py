@@ -23,6 +23,8 @@ MAX_OPERATOR_TOKENS: Final = 20
 """Valid tokens of one operator."""
 MIN_OPERATOR_TOKEN_LIFETIME: Final = timedelta(minutes=1)
 MAX_OPERATOR_TOKEN_LIFETIME: Final = timedelta(days=90)
+MAX_SOURCE_SECRET_GRACE: Final = timedelta(days=30)
+"""For which an added secret of a source that expires stays valid."""
 MAX_SECRET_GRACE: Final = timedelta(days=7)
 """For which the old secret of an endpoint stays valid."""
 

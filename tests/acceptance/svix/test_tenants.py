@@ -101,6 +101,13 @@ DEPLOYMENT = frozenset({
     "GET /key/{id}",
     "POST /key/{id}/revoke",
     "POST /dead-letter/bulk-purge",
+    "GET /source/{source}/secret",
+    "POST /source/{source}/secret",
+    "POST /source/{source}/secret/{secret}/expire",
+    "POST /source/{source}/secret/{secret}/keep",
+    "DELETE /source/{source}/secret/{secret}",
+    "POST /source/{source}/handshake-secret",
+    "DELETE /source/{source}/handshake-secret",
 })  # fmt: skip
 """For tokens of operators only, so for none of these tenants'."""
 APPLICATION = frozenset({

@@ -22,6 +22,7 @@ NOUNS: Final = {
     "rejection": "rejections",
     "conflict": "conflicts",
     "source": "sources",
+    "source_secret": "source_secrets",
 }
 """The nouns that have operations, each with its module."""
 

@@ -91,9 +91,10 @@ class RemovedSource(Result, frozen=True, kw_only=True):
 )
 async def create(work: UnitOfWork, new: NewSource) -> CreatedSource:
     """Store a source; every gateway serves it within seconds, without a restart."""
+    # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    _require_reach(work, new.name)
+    require_reach(work, new.name)
     values = {**new.settings, "provider": new.provider}
     added = await stored_sources.add(work, new.name, values, secret=new.secret, is_secret_generated=new.generate_secret)
     return CreatedSource(name=added.name, secret=added.secret)
@@ -109,9 +110,10 @@ async def create(work: UnitOfWork, new: NewSource) -> CreatedSource:
 )
 async def change(work: UnitOfWork, changed: SourceChange) -> ChangedSource:
     """Change the given keys of a stored source."""
+    # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    _require_reach(work, changed.source_name)
+    require_reach(work, changed.source_name)
     await stored_sources.change(work, changed.source_name, changed.settings)
     return ChangedSource(name=changed.source_name)
 
@@ -126,9 +128,10 @@ async def change(work: UnitOfWork, changed: SourceChange) -> ChangedSource:
 )
 async def replace(work: UnitOfWork, replacement: SourceReplacement) -> ChangedSource:
     """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
+    # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    _require_reach(work, replacement.source_name)
+    require_reach(work, replacement.source_name)
     values = {**replacement.settings, "provider": replacement.provider}
     await stored_sources.change(work, replacement.source_name, values, is_replaced=True)
     return ChangedSource(name=replacement.source_name)
@@ -146,14 +149,15 @@ async def replace(work: UnitOfWork, replacement: SourceReplacement) -> ChangedSo
 )
 async def delete(work: UnitOfWork, named: SourceNamed) -> RemovedSource:
     """Delete a stored source and its secrets; its events, deliveries and rejections stay."""
+    # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    _require_reach(work, named.source_name)
+    require_reach(work, named.source_name)
     await stored_sources.remove(work, named.source_name)
     return RemovedSource(source_name=named.source_name)
 
 
-def _require_reach(work: UnitOfWork, name: str) -> None:
+def require_reach(work: UnitOfWork, name: str) -> None:
     """Raise NotFound unless the caller may reach sources, which belong to the default organization."""
     if work.caller.tenant not in {None, DEFAULT_ORGANIZATION}:
         raise NotFound(f"there is no source {name}")

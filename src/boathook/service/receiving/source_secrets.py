@@ -17,8 +17,6 @@ from msgspec.structs import replace
 from boathook.config import Settings, SourceSettings
 from boathook.db import source_secrets
 from boathook.db.audit import record
-from boathook.db.database import Database
-from boathook.db.delivery_commands import AuditContext
 from boathook.db.source_secrets import SourceSecret, encryption_context
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
@@ -28,51 +26,53 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import FieldMac, Hmac
-from boathook.service.database import with_stored_sources
-from boathook.service.limits import check_note
+from boathook.service.limits import MAX_SOURCE_SECRET_GRACE, check_note
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import check_secret_forms, find_source_recipe
 from boathook.verification.verifier import Verifier
 
 
-async def show_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> str:
+async def show_secret(work: UnitOfWork, name: str) -> str:
     """Return the handshake secret of a source; from now on it verifies requests.
 
     Raises:
         NotFound: there is no such source, or its sender has not sent a secret yet.
-        ConfigError: this source has no handshake secret.
+        InvalidState: this source has no handshake secret.
     """
-    _check_handshake(await with_stored_sources(settings, database), name)
-    async with database.transaction() as connection:
-        await record(connection, action.actor, "source.secret.show", name, action.note)
-        secret = HandshakeSecrets(settings.server.data_dir).confirm(name)
-        if secret is None:
-            raise NotFound(f"the sender of {name} has not sent a secret yet; set up its webhook, then try again")
+    await _check_handshake(work, name)
+    await record(work.connection, work.actor, "source.secret.show", name)
+    secret = _handshake_secrets(work).confirm(name)
+    if secret is None:
+        raise NotFound(f"the sender of {name} has not sent a secret yet; set up its webhook, then try again")
     return secret
 
 
-async def forget_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> None:
+async def forget_secret(work: UnitOfWork, name: str) -> None:
     """Delete the handshake secret of a source, so that the sender can send another.
 
     Raises:
         NotFound: there is no such source, or no secret.
-        ConfigError: this source has no handshake secret.
+        InvalidState: this source has no handshake secret.
     """
-    _check_handshake(await with_stored_sources(settings, database), name)
-    async with database.transaction() as connection:
-        await record(connection, action.actor, "source.secret.forget", name, action.note)
-        if not HandshakeSecrets(settings.server.data_dir).forget(name):
-            raise NotFound(f"the sender of {name} has not sent a secret")
+    await _check_handshake(work, name)
+    await record(work.connection, work.actor, "source.secret.forget", name)
+    if not _handshake_secrets(work).forget(name):
+        raise NotFound(f"the sender of {name} has not sent a secret")
 
 
-def _check_handshake(settings: Settings, name: str) -> None:
+async def _check_handshake(work: UnitOfWork, name: str) -> None:
+    settings = await work.app_context.refresh_settings(work.connection)
     if not captures_secret(settings.source(name)):
-        raise ConfigError(f"sources.{name}: its secrets are configured or added, not sent by its sender")
+        text = f"sources.{name}: its secrets are configured or added, not sent by its sender"
+        raise InvalidState(text, "no_handshake_secret")
+
+
+def _handshake_secrets(work: UnitOfWork) -> HandshakeSecrets:
+    return HandshakeSecrets(work.app_context.settings.server.data_dir)
 
 
 MAX_SECRET_LENGTH: Final = 8_192
 """Maximum characters of a secret; a public key in PEM is the longest."""
-MAX_GRACE: Final = timedelta(days=30)
 MAX_SECRETS: Final = 10
 """Maximum valid added secrets of a source; each is tried on every forged request."""
 
@@ -289,6 +289,6 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_expi
 
 
 def _checked(after: timedelta) -> timedelta:
-    if not timedelta() <= after <= MAX_GRACE:
-        raise InvalidValue(f"write a time from 0 to {MAX_GRACE.days} days", "after")
+    if not timedelta() <= after <= MAX_SOURCE_SECRET_GRACE:
+        raise InvalidValue(f"write a time from 0 to {MAX_SOURCE_SECRET_GRACE.days} days", "after")
     return after
