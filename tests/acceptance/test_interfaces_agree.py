@@ -52,13 +52,13 @@ def of_source(key: str, value: Any, text: str, *, provider: str = "github") -> C
     """Return the case of a wrong value of a key, which an option, the API and the form have under its name."""
     option = f"--{key.replace('_', '-')}"
     return Case(
-        command=("sources", "add", "shop", "--provider", provider, "--generate-secret", f"{option}={value}"),
+        command=("sources", "add", "store", "--provider", provider, "--generate-secret", f"{option}={value}"),
         complaint=f"{option}: {text}",
         path="/source",
-        body={"name": "shop", "provider": provider, "generateSecret": True, "settings": {key: value}},
+        body={"name": "store", "provider": provider, "generateSecret": True, "settings": {key: value}},
         loc=("settings", key),
         page=f"/console/sources-new/{provider}",
-        form={"name": "shop", "generate": "yes", key: str(value)},
+        form={"name": "store", "generate": "yes", key: str(value)},
     )
 
 

@@ -35,7 +35,51 @@ KEYS: Final[tuple[list[str], ...]] = (
     ["--after", "{key}", "--json"],
     ["--limit", "-1"],
 )
+NO_REJECTION: Final = "rej_01h455vb4pex5vsknk084sn02q4"
+NO_CONFLICT: Final = "cfl_01h455vb4pex5vsknk084sn02q4"
 MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
+    "conflicts accept": (
+        [NO_CONFLICT],
+        ["nonsense"],
+        ["--all", "--dry-run"],
+        ["--all", "--dry-run", "--json"],
+        ["--source", "nothing", "--yes"],
+        ["--differs", "everything"],
+        [NO_CONFLICT, "--all"],
+        [],
+    ),
+    "rejections reverify": (
+        [NO_REJECTION],
+        ["nonsense"],
+        ["--all", "--dry-run"],
+        ["--all", "--dry-run", "--json"],
+        ["--source", "nothing"],
+        [NO_REJECTION, "--all"],
+        [],
+    ),
+    "sources add": (
+        ["{new}", "--provider", "github", "--generate-secret"],
+        ["{new}", "--provider", "github", "--generate-secret", "--rate", "5", "--paths", "/hooks/{new}", "--json"],
+        ["{new}", "--provider", "github", "--generate-secret", "--rate", "many"],
+        ["{new}", "--provider", "github", "--rate", "5", "--set", "rate=5"],
+    ),
+    "sources change": (["{source}", "--rate", "5"], ["{source}", "--unset", "rate", "--json"], ["{source}"]),
+    "sources remove": (["{source}", "--yes"], ["{source}", "--yes", "--json"], ["{source}"]),
+    "sources secret": (["{source}"], ["{source}", "--forget"], ["nothing"]),
+    "sources secrets list": (["{source}"], ["{source}", "--json"], ["nothing"]),
+    "sources secrets add": (
+        ["{source}"],
+        ["{source}", "--expire-others", "24h", "--note", "rotation", "--json"],
+        ["{source}", "--expire-others", "60d"],
+        ["nothing"],
+    ),
+    "sources secrets expire": (
+        ["{source}", "{secret}"],
+        ["{source}", "{secret}", "--after", "24h", "--json"],
+        ["{source}", "{secret}", "--after", "60d"],
+    ),
+    "sources secrets keep": (["{source}", "{secret}"], ["{source}", "{secret}", "--json"]),
+    "sources secrets remove": (["{source}", "{secret}"], ["{source}", "{secret}", "--json"], ["{source}", "nonsense"]),
     "dead replay": (
         ["{dead}"],
         ["{dead}", "--json"],
@@ -80,7 +124,11 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     "keys show": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"], ["key_!"], []),
     "keys revoke": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"]),
 }
-"""The command lines of each command; ``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``."""
+"""The command lines of each command.
+
+``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{source}`` a new source with ``{secret}``
+as its second secret, and ``{new}`` the name of none.
+"""
 READING: Final = {"keys list", "keys show"}
 """Commands that change nothing, so both ways show the same objects."""
 ON_HOST: Final = (
@@ -140,7 +188,8 @@ def plain(text: str) -> str:
     names = itertools.count()
     known: dict[str, str] = {}
     text = re.sub(r"broken\.t\d+", "TYPE", text)
-    text = re.sub(r"(key|evt|dlv)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
+    text = re.sub(r"\b[0-9a-f]{48}\b", "SECRET", re.sub(r"\bsource-s\d+\b", "SOURCE", text))
+    text = re.sub(r"(key|evt|dlv|ssec)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
     text = re.sub(r"bhk_[\w-]{43}", "TOKEN", text)
     text = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)", "TIME", text)
     return re.sub(r" +", " ", re.sub(r"\b\d+[smh]\b", "AGE", text)).replace(" \n", "\n")
@@ -159,6 +208,21 @@ def new_dead_letters(running: BoathookProcess) -> dict[str, str]:
     return {"{type}": kind, "{dead}": running.listing("dead", "list", "--type", kind)[0]["id"]}
 
 
+def new_source(running: BoathookProcess) -> dict[str, str]:
+    """Add a source with two secrets; return its name, the id of its newest secret, and a name that is not taken."""
+    name, other = (f"source-s{next(_types)}" for _ in range(2))
+    running.cli("sources", "add", name, "--provider", "github", "--generate-secret")
+    secret = running.listing("sources", "secrets", "add", name)[0]["id"]
+    return {"{source}": name, "{secret}": secret, "{new}": other}
+
+
+def fill(word: str, values: dict[str, str]) -> str:
+    """Return a word of a command line with its placeholder filled in."""
+    for placeholder, value in values.items():
+        word = word.replace(placeholder, value)
+    return word
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [line for command, lines in MATRIX.items() for line in sampled([(command, each) for each in lines], keep=1)],
@@ -169,13 +233,16 @@ def test_a_command_does_the_same_against_a_server(running: BoathookProcess, remo
         return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
 
     letters = new_dead_letters(running) if "{dead}" in arguments or "{type}" in arguments else {}
+    source = new_source(running) if command.startswith("sources ") else {}
     outputs, key = [], new_key()
     for run in (lambda *words: running.cli(*words, check=False), remotely):
-        done = run(*command.split(), *({"{key}": key, **letters}.get(word, word) for word in arguments))
+        values = {"{key}": key, **letters, **source}
+        done = run(*command.split(), *(fill(word, values) for word in arguments))
         assert "Traceback" not in done.stderr
         outputs.append((done.returncode, plain(done.stdout), plain(done.stderr)))
         if command not in READING:
             key, letters = new_key(), letters and new_dead_letters(running)
+            source = source and new_source(running)
     assert outputs[0] == outputs[1]
     assert any(outputs[0][1:]) or command == "keys list"
 

@@ -190,6 +190,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_cells/finder.py": {"json": ("boathook_cells.finder:_MAX_ANSWER",)},
     "service/remote.py": {"json": ("boathook.service.remote:_MAX_ERROR_BYTES",)},
     "service/receiving/stored_sources.py": {"json": (OURS,)},
+    "service/receiving/source_fields.py": {"json": (FORM, OWNER)},
     "service/receiving/source_trial.py": {"json": (OURS, "boathook.service.receiving.source_trial:_MAX_BYTES")},
     "server/fork_server.py": {"json": (OURS,)},
     "server/sampler.py": {"json": (OURS,)},

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 from uuid import UUID
@@ -45,7 +46,7 @@ from boathook.service.catalogue.stored_requests import RequestsActed
 from boathook.service.job_steps import make_service_step
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.endpoint_factory import add_application
-from tests.postgres.api_client import make_context, make_token
+from tests.postgres.api_client import KEY, make_context, make_token
 from tests.postgres.test_integrity import Store
 from tests.postgres.test_operations import mark_dead
 
@@ -175,15 +176,16 @@ async def add_rejection(store: Store, number: int) -> str:
 
 
 @pytest.fixture
-async def world(db: Database) -> World:
-    store, context = Store(db), make_context(db, sources={"stripe": {"provider": "stripe", "secrets": ["right"]}})
+async def world(db: Database, tmp_path: Path) -> World:
+    own_settings = {"server__data_dir": str(tmp_path), "outbound__encryption_keys": [KEY]}
+    stripe = {"stripe": {"provider": "stripe", "secrets": ["right"]}}
+    store, context = Store(db), make_context(db, sources=stripe, **own_settings)
     own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
     [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
     rejections = [await add_rejection(store, number) for number in range(3)]
     async with context.work(caller=HOST) as work:
         await sources.create(work, sources.NewSource(name="shop", provider="github", generate_secret=True))
-        for _ in range(2):
-            secret = await source_secrets.create(work, source_secrets.NewSecret(source="shop"))
+        secret = await source_secrets.create(work, source_secrets.NewSecret(source="shop"))
     return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]), rejections, secret.id)
 
 

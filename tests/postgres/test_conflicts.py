@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from boathook.service.operating import bulk_jobs
 from boathook.service.sending.message_store import to_event
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from tests.endpoint_factory import add_application, add_endpoint, publish
-from tests.postgres.api_client import make_context, make_token, open_api_client
+from tests.postgres.api_client import KEY, make_context, make_token, open_api_client
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_batches import Sender, thing, to
 from tests.postgres.test_integrity import Store, new_event
@@ -41,8 +42,8 @@ LATER = b'{"amount": 900}'
 
 
 @pytest.fixture
-def context(db: Database) -> AppContext:
-    return make_context(db)
+def context(db: Database, tmp_path: Path) -> AppContext:
+    return make_context(db, server__data_dir=str(tmp_path), outbound__encryption_keys=[KEY])
 
 
 @pytest.fixture

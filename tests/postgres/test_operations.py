@@ -409,7 +409,7 @@ class TestReverify:
                 results = (await rejections.reverify(work, rejections.Reverify(ids=named))).results
         else:
             drive = rejections.reverify.drive(partial(context.work, caller=HOST), rejections.Reverify(all=True))
-            results = [result async for batch in drive for result in batch]
+            results = [result async for acted in drive for result in acted.results]
         return [(result.outcome, result.event_id) for result in results]
 
     async def test_accepts_and_routes_what_the_current_secret_verifies(self, store: Store):

@@ -69,6 +69,9 @@ _NO_SECRETS = {
     ("Setting", "is_secret"): "a flag",
     ("SourceView", "added_secrets"): "a number",
     ("SourceView", "captures_secret"): "a flag",
+    ("NewSource", "generate_secret"): "a flag",
+    ("SecretNamed", "secret"): "an id",
+    ("SecretExpiry", "secret"): "an id",
 }
 
 

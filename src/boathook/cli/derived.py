@@ -32,7 +32,7 @@ from boathook.service import id_prefixes
 from boathook.service.caller import HOST
 from boathook.service.catalogue.operation import OpenWork, Operation
 from boathook.service.catalogue.selection import Acted, first_error, read_clock
-from boathook.service.catalogue.stored_requests import FAILED, Outcome, RequestsActed
+from boathook.service.catalogue.stored_requests import Outcome, RequestsActed
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Field, Kind, fields_of
 from boathook.service.unit_of_work import AppContext, UnitOfWork
@@ -342,10 +342,10 @@ class _RequestsRun(msgspec.Struct, frozen=True):
 
     async def _drive(self, open_work: OpenWork, input: Any) -> tuple[int, int]:
         number = failed = 0
-        async for outcomes in self.operation.drive(open_work, input):
-            self._print(outcomes)
-            number += len(outcomes)
-            failed += sum(outcome.outcome in FAILED for outcome in outcomes)
+        async for acted in self.operation.drive(open_work, input):
+            self._print(acted.results)
+            number += acted.done
+            failed += acted.failed
         return number, failed
 
     async def _wait(self, remote: "RemoteRunner", input: Any) -> tuple[int, int]:

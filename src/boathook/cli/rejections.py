@@ -114,7 +114,8 @@ def show_rejection(
     """Show one rejected request with its reason, headers and body. Credentials are never stored."""
 
     async def read(database: Database) -> tuple[RejectionRow, StoredRequest]:
-        return await listings.get_rejection(database, *await id_prefixes.find_ids(database, ids.REJECTION, [rejection]))
+        (identifier,) = await id_prefixes.find_ids(database, ids.REJECTION, [rejection])
+        return await listings.get_rejection(database, identifier)
 
     row, stored = run_with_database(ctx, read)
     if as_json:

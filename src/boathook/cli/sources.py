@@ -169,8 +169,8 @@ def add_source(
         raise UsageError("give one of --secret, --secret-stdin and --generate-secret")
     reference = "-" if secret_stdin else secret
     text = None if reference is None else _read_secret(cli_context(ctx).settings(), reference)
-    named = {key: value for key, value in _read_keys(keys, settings).items() if value is not None}
-    values = _read_settings(settings) | named | ({} if provider is None else {"provider": provider})
+    own = {key: value for key, value in _read_keys(keys, settings).items() if value is not None}
+    values = _read_settings(settings) | own | ({} if provider is None else {"provider": provider})
     new = actions.NewSource(
         name=name,
         provider=values.pop("provider", name),

@@ -1,4 +1,8 @@
-"""The settings of one source: boathook's own keys and those of the provider's recipe."""
+"""The settings of one source: boathook's own keys and those of the provider's recipe.
+
+Each key is one row: its type has the limits, its docstring is its documentation, and `Shown` makes it a field of the
+console's form and an option of the command line.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -40,9 +44,6 @@ def _schema(value: Any) -> Any:
 
 class SourceSettings(Table):
     """One source: a provider's recipe, secrets, paths and policy; missing keys default to the provider and `[limits]`.
-
-    Each key is a row: its type has its limits, its docstring is its documentation, and `Shown` makes it a field of the
-    form and an option of the command line.
 
     Other keys are kept and passed to the provider's recipe, which rejects unknown ones.
     """

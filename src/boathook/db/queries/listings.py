@@ -357,29 +357,29 @@ class RequestCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_rejections(
-    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None, is_upward: bool = False
+    database: Database | Connection, criteria: ListFilter, *, organization: str | None = None, is_upward: bool = False
 ) -> list[RejectionRow]:
     """Return rejections, newest first unless *is_upward*; with *organization*, none unless these are its own.
 
     Of the filter, `state` is ``open`` or ``accepted``, and `code` a reason.
     """
     rows = await database.fetch(
-        with_direction(SQL["list_rejections"], is_ascending=is_upward), *_rejection_arguments(wanted, organization),
-        _after(ids.REJECTION, wanted), wanted.limit,
+        with_direction(SQL["list_rejections"], is_ascending=is_upward), *_rejection_arguments(criteria, organization),
+        _after(ids.REJECTION, criteria), criteria.limit,
     )  # fmt: skip
     return [_rejection(row) for row in rows]
 
 
 async def count_rejections(
-    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None
+    database: Database | Connection, criteria: ListFilter, *, organization: str | None = None
 ) -> list[RequestCount]:
     """Return the numbers of rejections that match a filter, as `list_rejections` selects them."""
-    rows = await database.fetch(SQL["count_rejections"], *_rejection_arguments(wanted, organization))
+    rows = await database.fetch(SQL["count_rejections"], *_rejection_arguments(criteria, organization))
     return [RequestCount(**dict(row)) for row in rows]
 
 
-def _rejection_arguments(wanted: ListFilter, organization: str | None) -> Sequence[object]:
-    return wanted.source, wanted.code, *_id_range(wanted), wanted.state, organization
+def _rejection_arguments(criteria: ListFilter, organization: str | None) -> Sequence[object]:
+    return criteria.source, criteria.code, *_id_range(criteria), criteria.state, organization
 
 
 async def get_rejection(
@@ -398,29 +398,29 @@ async def get_rejection(
 
 
 async def list_conflicts(
-    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None, is_upward: bool = False
+    database: Database | Connection, criteria: ListFilter, *, organization: str | None = None, is_upward: bool = False
 ) -> list[ConflictRow]:
     """Return conflicts, newest first unless *is_upward*; with *organization*, only those with events of its own.
 
     Of the filter, `state` is ``open`` or ``accepted``, and `code` what differs.
     """
     rows = await database.fetch(
-        with_direction(SQL["list_conflicts"], is_ascending=is_upward), *_conflict_arguments(wanted, organization),
-        _after(ids.CONFLICT, wanted), wanted.limit,
+        with_direction(SQL["list_conflicts"], is_ascending=is_upward), *_conflict_arguments(criteria, organization),
+        _after(ids.CONFLICT, criteria), criteria.limit,
     )  # fmt: skip
     return [conflict_row(row) for row in rows]
 
 
 async def count_conflicts(
-    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None
+    database: Database | Connection, criteria: ListFilter, *, organization: str | None = None
 ) -> list[RequestCount]:
     """Return the numbers of conflicts that match a filter, as `list_conflicts` selects them."""
-    rows = await database.fetch(SQL["count_conflicts"], *_conflict_arguments(wanted, organization))
+    rows = await database.fetch(SQL["count_conflicts"], *_conflict_arguments(criteria, organization))
     return [RequestCount(**dict(row)) for row in rows]
 
 
-def _conflict_arguments(wanted: ListFilter, organization: str | None) -> Sequence[object]:
-    return wanted.source, wanted.application, *_id_range(wanted), wanted.code, wanted.state, organization
+def _conflict_arguments(criteria: ListFilter, organization: str | None) -> Sequence[object]:
+    return criteria.source, criteria.application, *_id_range(criteria), criteria.code, criteria.state, organization
 
 
 async def find_owner(connection: Connection, application: str | None) -> str:

@@ -33,13 +33,13 @@ class Difference(StrEnum):
 class _Conflicts:
     prefix = _PREFIX
 
-    async def list(self, connection: Connection, chosen: ListFilter, organization: str | None) -> Sequence[str]:
-        return [row.id for row in await listings.list_conflicts(connection, chosen, organization=organization)]
+    async def list(self, connection: Connection, criteria: ListFilter, organization: str | None) -> Sequence[str]:
+        return [row.id for row in await listings.list_conflicts(connection, criteria, organization=organization)]
 
     async def count(
-        self, connection: Connection, chosen: ListFilter, organization: str | None
+        self, connection: Connection, criteria: ListFilter, organization: str | None
     ) -> Sequence[RequestCount]:
-        return await listings.count_conflicts(connection, chosen, organization=organization)
+        return await listings.count_conflicts(connection, criteria, organization=organization)
 
     async def find_missing(self, connection: Connection, id: UUID, organization: str | None) -> str:
         is_stored = await delivery_commands.lock_conflict(connection, id, organization) is not None
@@ -80,16 +80,16 @@ class Accept(StoredRequests, frozen=True, kw_only=True):
         "boathook conflicts accept --source stripe --differs body --since 1d --dry-run",
     ),
 )
-async def accept(work: UnitOfWork, chosen: Sequence[UUID], input: Accept) -> Sequence[Outcome]:
+async def accept(work: UnitOfWork, conflict_ids: Sequence[UUID], input: Accept) -> Sequence[Outcome]:
     """Accept conflicts: each becomes a new event, once, delivered by the current routes.
 
     The event has the headers, the body and the type of the conflict. Repeating it creates no second event.
     """
     outcomes = {}
     # In one order, so that two operators who accept the same conflicts never wait for each other.
-    for id in sorted(chosen):
+    for id in sorted(conflict_ids):
         outcomes[id] = await _accept(work, id, input.note.strip())
-    return [outcomes[id] for id in chosen]
+    return [outcomes[id] for id in conflict_ids]
 
 
 async def _accept(work: UnitOfWork, id: UUID, note: str) -> Outcome:
@@ -99,11 +99,11 @@ async def _accept(work: UnitOfWork, id: UUID, note: str) -> Outcome:
     name = ids.show(ids.CONFLICT, id)
     try:
         async with work.connection.transaction():
-            done = await conflicts.accept(work, id, note=note)
+            accepted = await conflicts.accept(work, id, note=note)
     except InvalidState as error:
         return Outcome(id=name, outcome="impossible", detail=str(error), code=error.kind)
     except NotFound as error:
         return Outcome(id=name, outcome="missing", detail=str(error))
-    how = "accepted" if done.is_new else "duplicate"
-    detail = "accepted as" if done.is_new else "was accepted before as"
-    return Outcome(id=name, outcome=how, detail=f"{detail} {done.event_id}", event_id=done.event_id)
+    outcome = "accepted" if accepted.is_new else "duplicate"
+    words = "accepted as" if accepted.is_new else "was accepted before as"
+    return Outcome(id=name, outcome=outcome, detail=f"{words} {accepted.event_id}", event_id=accepted.event_id)

@@ -126,8 +126,8 @@ class Operation(Generic[In, Out]):
         check(input)
         return await self._body(work, input)
 
-    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[int]:
-        """Act on all that *input* selects in batches, one transaction each; yield how many are done after each.
+    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[Out]:
+        """Act on all that *input* selects in batches, one transaction each; yield what is done after each.
 
         Raises: as a call does.
         """

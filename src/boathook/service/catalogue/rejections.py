@@ -24,13 +24,13 @@ _PREFIX: Final = ids.REJECTION
 class _Rejections:
     prefix = _PREFIX
 
-    async def list(self, connection: Connection, chosen: ListFilter, organization: str | None) -> Sequence[str]:
-        return [row.id for row in await listings.list_rejections(connection, chosen, organization=organization)]
+    async def list(self, connection: Connection, criteria: ListFilter, organization: str | None) -> Sequence[str]:
+        return [row.id for row in await listings.list_rejections(connection, criteria, organization=organization)]
 
     async def count(
-        self, connection: Connection, chosen: ListFilter, organization: str | None
+        self, connection: Connection, criteria: ListFilter, organization: str | None
     ) -> Sequence[RequestCount]:
-        return await listings.count_rejections(connection, chosen, organization=organization)
+        return await listings.count_rejections(connection, criteria, organization=organization)
 
     async def find_missing(self, connection: Connection, id: UUID, organization: str | None) -> str:
         try:
@@ -69,7 +69,7 @@ class Reverify(StoredRequests, frozen=True, kw_only=True):
         "boathook rejections reverify rej_01h455vb4pex5vsknk084sn02q4",
     ),
 )
-async def reverify(work: UnitOfWork, chosen: Sequence[UUID], input: Reverify) -> Sequence[Outcome]:
+async def reverify(work: UnitOfWork, rejection_ids: Sequence[UUID], input: Reverify) -> Sequence[Outcome]:
     """Verify rejected requests again with the current secrets; valid ones are accepted.
 
     Each is verified as of its arrival. Repeating it accepts nothing twice: the outcome is then
@@ -81,7 +81,7 @@ async def reverify(work: UnitOfWork, chosen: Sequence[UUID], input: Reverify) ->
     audit = AuditContext(actor=work.actor, note=input.note.strip() or None)
     settings = work.app_context.settings
     try:
-        results = await reverification.reverify(work.connection, settings, chosen, audit, work.caller.tenant)
+        results = await reverification.reverify(work.connection, settings, rejection_ids, audit, work.caller.tenant)
     except ConfigError as error:
         raise InvalidState(str(error), "unusable_source") from None
     return [

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 from msgspec.structs import asdict
 
 from boathook.domain import ids
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope, operation
 from boathook.service.catalogue.sources import require_reach
@@ -36,8 +37,10 @@ class SourceNamed(Input, frozen=True, kw_only=True):
     source: SourceName
 
 
-class NewSecret(Input, frozen=True, kw_only=True):
+class NewSecret(Input, RedactedStruct, frozen=True, kw_only=True):
     """A secret to add to a source."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secret"})
 
     source: SourceName
     secret: Annotated[
@@ -131,13 +134,13 @@ class ForgottenSecret(Result, frozen=True, kw_only=True):
     Http("GET", "/source/{source}/secret"),
     tag=TAG,
 )
-async def list_secrets(work: UnitOfWork, named: SourceNamed) -> Secrets:
+async def list_secrets(work: UnitOfWork, input: SourceNamed) -> Secrets:
     """List the secrets of a source and where each is stored. Their values are never shown."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, named.source)
-    lines = await source_secrets.list_secrets(work, named.source)
+    require_reach(work, input.source)
+    lines = await source_secrets.list_secrets(work, input.source)
     return Secrets(data=[Secret(**asdict(line)) for line in lines])
 
 
@@ -150,7 +153,7 @@ async def list_secrets(work: UnitOfWork, named: SourceNamed) -> Secrets:
     undo="delete it",
     secret="secret",  # noqa: S106 - the name of a field
 )
-async def create(work: UnitOfWork, new: NewSecret) -> CreatedSecret:
+async def create(work: UnitOfWork, input: NewSecret) -> CreatedSecret:
     """Add a secret to a source; every gateway accepts it within seconds.
 
     It is valid in addition to the others, so that the sender can change over at any time.
@@ -158,14 +161,16 @@ async def create(work: UnitOfWork, new: NewSecret) -> CreatedSecret:
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, new.source)
-    after = None if new.expire_others is None else timedelta(seconds=new.expire_others)
-    made = await source_secrets.add(work, new.source, new.secret, note_text=new.note, expire_others_after=after)
+    require_reach(work, input.source)
+    after = None if input.expire_others is None else timedelta(seconds=input.expire_others)
+    created = await source_secrets.add(
+        work, input.source, input.secret, note_text=input.note, expire_others_after=after
+    )
     return CreatedSecret(
-        id=made.secret.shown_id,
-        source=new.source,
-        others_expired=made.ended,
-        secret=made.text if new.secret is None else None,
+        id=created.secret.shown_id,
+        source=input.source,
+        others_expired=created.ended,
+        secret=created.text if input.secret is None else None,
     )
 
 
@@ -177,14 +182,14 @@ async def create(work: UnitOfWork, new: NewSecret) -> CreatedSecret:
     tag=TAG,
     undo="keep it before it has expired",
 )
-async def expire(work: UnitOfWork, expiry: SecretExpiry) -> SecretExpires:
+async def expire(work: UnitOfWork, input: SecretExpiry) -> SecretExpires:
     """Expire an added secret, now or later."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, expiry.source)
-    ended = await source_secrets.expire(work, expiry.source, expiry.secret, timedelta(seconds=expiry.after))
-    return SecretExpires(id=ended.shown_id, source=expiry.source, expires_at=ended.expires_at)
+    require_reach(work, input.source)
+    secret = await source_secrets.expire(work, input.source, input.secret, timedelta(seconds=input.after))
+    return SecretExpires(id=secret.shown_id, source=input.source, expires_at=secret.expires_at)
 
 
 @operation(
@@ -195,14 +200,14 @@ async def expire(work: UnitOfWork, expiry: SecretExpiry) -> SecretExpires:
     tag=TAG,
     undo="expire it",
 )
-async def keep(work: UnitOfWork, named: SecretNamed) -> SecretExpires:
+async def keep(work: UnitOfWork, input: SecretNamed) -> SecretExpires:
     """Cancel the expiry of an added secret."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, named.source)
-    kept = await source_secrets.expire(work, named.source, named.secret, None)
-    return SecretExpires(id=kept.shown_id, source=named.source, expires_at=None)
+    require_reach(work, input.source)
+    secret = await source_secrets.expire(work, input.source, input.secret, None)
+    return SecretExpires(id=secret.shown_id, source=input.source, expires_at=None)
 
 
 @operation(
@@ -213,14 +218,14 @@ async def keep(work: UnitOfWork, named: SecretNamed) -> SecretExpires:
     tag=TAG,
     undo=None,
 )
-async def delete(work: UnitOfWork, named: SecretNamed) -> RemovedSecret:
+async def delete(work: UnitOfWork, input: SecretNamed) -> RemovedSecret:
     """Delete an added secret immediately."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, named.source)
-    await source_secrets.remove(work, named.source, named.secret)
-    return RemovedSecret(id=named.secret, source=named.source)
+    require_reach(work, input.source)
+    await source_secrets.remove(work, input.source, input.secret)
+    return RemovedSecret(id=input.secret, source=input.source)
 
 
 @operation(
@@ -232,13 +237,13 @@ async def delete(work: UnitOfWork, named: SecretNamed) -> RemovedSecret:
     undo="delete it",
     secret="secret",  # noqa: S106 - the name of a field
 )
-async def show_handshake(work: UnitOfWork, named: SourceNamed) -> HandshakeSecret:
+async def show_handshake(work: UnitOfWork, input: SourceNamed) -> HandshakeSecret:
     """Return the secret that a sender such as Notion sent in its handshake, and activate it."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, named.source)
-    return HandshakeSecret(source=named.source, secret=await source_secrets.show_secret(work, named.source))
+    require_reach(work, input.source)
+    return HandshakeSecret(source=input.source, secret=await source_secrets.show_secret(work, input.source))
 
 
 @operation(
@@ -249,11 +254,11 @@ async def show_handshake(work: UnitOfWork, named: SourceNamed) -> HandshakeSecre
     tag=TAG,
     undo=None,
 )
-async def forget_handshake(work: UnitOfWork, named: SourceNamed) -> ForgottenSecret:
+async def forget_handshake(work: UnitOfWork, input: SourceNamed) -> ForgottenSecret:
     """Delete the secret from a sender's handshake, so that the sender can send another."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import source_secrets
 
-    require_reach(work, named.source)
-    await source_secrets.forget_secret(work, named.source)
-    return ForgottenSecret(source=named.source)
+    require_reach(work, input.source)
+    await source_secrets.forget_secret(work, input.source)
+    return ForgottenSecret(source=input.source)

@@ -7,6 +7,7 @@ import msgspec
 
 from boathook.domain.errors import NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope, operation
 from boathook.service.catalogue.values import Result
@@ -26,8 +27,10 @@ Settings = Annotated[
 ]
 
 
-class NewSource(Input, frozen=True, kw_only=True):
+class NewSource(Input, RedactedStruct, frozen=True, kw_only=True):
     """A source to store."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secret", "settings"})
 
     name: Annotated[Name, Rule(help="Unique; requests arrive at `/in/NAME`.")]
     provider: Provider
@@ -38,15 +41,19 @@ class NewSource(Input, frozen=True, kw_only=True):
     generate_secret: Annotated[bool, Rule(help="Generate the secret, and return it once.")] = False
 
 
-class SourceChange(Input, frozen=True, kw_only=True):
+class SourceChange(Input, RedactedStruct, frozen=True, kw_only=True):
     """Keys of a source to change."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"settings"})
 
     source_name: Name
     settings: Annotated[Settings, Rule(help="Keys to change, `provider` included; null removes a key.")]
 
 
-class SourceReplacement(Input, frozen=True, kw_only=True):
+class SourceReplacement(Input, RedactedStruct, frozen=True, kw_only=True):
     """The new settings of a source; keys that are not given return to their defaults."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"settings"})
 
     source_name: Name
     provider: Provider
@@ -89,14 +96,16 @@ class RemovedSource(Result, frozen=True, kw_only=True):
     undo="delete it",
     secret="secret",  # noqa: S106 - the name of a field
 )
-async def create(work: UnitOfWork, new: NewSource) -> CreatedSource:
+async def create(work: UnitOfWork, input: NewSource) -> CreatedSource:
     """Store a source; every gateway serves it within seconds, without a restart."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    require_reach(work, new.name)
-    values = {**new.settings, "provider": new.provider}
-    added = await stored_sources.add(work, new.name, values, secret=new.secret, is_secret_generated=new.generate_secret)
+    require_reach(work, input.name)
+    values = {**input.settings, "provider": input.provider}
+    added = await stored_sources.add(
+        work, input.name, values, secret=input.secret, is_secret_generated=input.generate_secret
+    )
     return CreatedSource(name=added.name, secret=added.secret)
 
 
@@ -108,14 +117,14 @@ async def create(work: UnitOfWork, new: NewSource) -> CreatedSource:
     tag=TAG,
     undo="change it back",
 )
-async def change(work: UnitOfWork, changed: SourceChange) -> ChangedSource:
+async def change(work: UnitOfWork, input: SourceChange) -> ChangedSource:
     """Change the given keys of a stored source."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    require_reach(work, changed.source_name)
-    await stored_sources.change(work, changed.source_name, changed.settings)
-    return ChangedSource(name=changed.source_name)
+    require_reach(work, input.source_name)
+    await stored_sources.change(work, input.source_name, input.settings)
+    return ChangedSource(name=input.source_name)
 
 
 @operation(
@@ -126,15 +135,15 @@ async def change(work: UnitOfWork, changed: SourceChange) -> ChangedSource:
     tag=TAG,
     undo="change it back",
 )
-async def replace(work: UnitOfWork, replacement: SourceReplacement) -> ChangedSource:
+async def replace(work: UnitOfWork, input: SourceReplacement) -> ChangedSource:
     """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    require_reach(work, replacement.source_name)
-    values = {**replacement.settings, "provider": replacement.provider}
-    await stored_sources.change(work, replacement.source_name, values, is_replaced=True)
-    return ChangedSource(name=replacement.source_name)
+    require_reach(work, input.source_name)
+    values = {**input.settings, "provider": input.provider}
+    await stored_sources.change(work, input.source_name, values, is_replaced=True)
+    return ChangedSource(name=input.source_name)
 
 
 @operation(
@@ -147,14 +156,14 @@ async def replace(work: UnitOfWork, replacement: SourceReplacement) -> ChangedSo
     warns="remove the source {source_name}, whose requests are then answered 404",
     must_confirm=True,
 )
-async def delete(work: UnitOfWork, named: SourceNamed) -> RemovedSource:
+async def delete(work: UnitOfWork, input: SourceNamed) -> RemovedSource:
     """Delete a stored source and its secrets; its events, deliveries and rejections stay."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service.receiving import stored_sources
 
-    require_reach(work, named.source_name)
-    await stored_sources.remove(work, named.source_name)
-    return RemovedSource(source_name=named.source_name)
+    require_reach(work, input.source_name)
+    await stored_sources.remove(work, input.source_name)
+    return RemovedSource(source_name=input.source_name)
 
 
 def require_reach(work: UnitOfWork, name: str) -> None:

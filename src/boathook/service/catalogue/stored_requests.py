@@ -120,12 +120,12 @@ class Store(Protocol):
 
     prefix: str
 
-    async def list(self, connection: Connection, chosen: ListFilter, organization: str | None) -> Sequence[str]:
+    async def list(self, connection: Connection, criteria: ListFilter, organization: str | None) -> Sequence[str]:
         """Return the ids that a filter selects, newest first."""
         ...
 
     async def count(
-        self, connection: Connection, chosen: ListFilter, organization: str | None
+        self, connection: Connection, criteria: ListFilter, organization: str | None
     ) -> Sequence[RequestCount]:
         """Return the numbers of those that a filter selects."""
         ...
@@ -149,19 +149,19 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         if input.named:
             return await self._act_on_named(work, input, self._read_ids(input.named))
         now = await delivery_commands.read_clock(work.connection)
-        chosen = replace(input, until=min(now, input.until or now))
-        rows = await self.store.count(work.connection, chosen.filter, work.caller.tenant)
+        input = replace(input, until=min(now, input.until or now))
+        rows = await self.store.count(work.connection, input.filter, work.caller.tenant)
         counts = [RequestsCount(**msgspec.structs.asdict(row)) for row in rows]
         preview = RequestsActed(dry_run=input.dry_run, matching=sum(row.number for row in rows), counts=counts)
         if input.dry_run or not preview.matching:
             return preview
-        request = self._request(work, chosen) | {"total": preview.matching}
+        request = self._request(work, input) | {"total": preview.matching}
         subject = input.source or "all"
         task = await tasks.start(work, self.job, request, subject=subject, note=request["note"])
         return replace(preview, job=task.shown_id)
 
-    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[Sequence[Outcome]]:
-        """Act on all that *input* selects, in one transaction a batch; yield the outcomes of each."""
+    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[RequestsActed]:
+        """Act on all that *input* selects, in one transaction a batch; yield the results of each."""
         after: str | None = None
         while True:
             async with open_work() as work:
@@ -169,7 +169,7 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
                     input = replace(input, until=await delivery_commands.read_clock(work.connection))
                 outcomes, after = await self._handle_page(work, input, after)
             if outcomes:
-                yield outcomes
+                yield _acted(outcomes, len(outcomes))
             if after is None:
                 return
 
@@ -179,32 +179,31 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         from boathook.delivery.tasks import StepResult
 
         input = read_json(self.input, task.request["input"])
-        outcomes, after = await self._handle_page(work, input, task.place.get("after"))
+        outcomes, after = await self._handle_page(work, input, task.place.get("request"))
         failed = sum(outcome.outcome in FAILED for outcome in outcomes)
         data = {"done": task.data.get("done", 0) + len(outcomes), "left": task.data.get("left", 0) + failed}
-        return StepResult(data, None if after is None else {"after": after})
+        return StepResult(data, None if after is None else {"request": after})
 
     async def _handle_page(
         self, work: UnitOfWork, input: In, after: str | None
     ) -> tuple[Sequence[Outcome], str | None]:
         """Return the outcomes of the next requests, and the last of them; None at the end."""
-        chosen = replace(input.filter, after=after, limit=BATCH)
-        rows = await self.store.list(work.connection, chosen, work.caller.tenant)
+        criteria = replace(input.filter, after=after, limit=BATCH)
+        rows = await self.store.list(work.connection, criteria, work.caller.tenant)
         outcomes = await self.step(work, self._read_ids(rows), input) if rows else ()
         return outcomes, rows[-1] if len(rows) == BATCH else None
 
-    async def _act_on_named(self, work: UnitOfWork, input: In, named: Sequence[UUID]) -> RequestsActed:
+    async def _act_on_named(self, work: UnitOfWork, input: In, request_ids: Sequence[UUID]) -> RequestsActed:
         missing = {}
-        for id in named:
+        for id in request_ids:
             if why := await self.store.find_missing(work.connection, id, work.caller.tenant):
                 missing[id] = Outcome(id=ids.show(self.store.prefix, id), outcome="missing", detail=why)
-        stored = [id for id in named if id not in missing]
+        existing = [id for id in request_ids if id not in missing]
         if input.dry_run:
-            return RequestsActed(dry_run=True, matching=len(stored), results=list(missing.values()))
-        handled = dict(zip(stored, await self.step(work, stored, input) if stored else (), strict=True))
-        results = [missing.get(id) or handled[id] for id in named]
-        failed = sum(result.outcome in FAILED for result in results)
-        return RequestsActed(dry_run=False, matching=len(stored), done=len(results), failed=failed, results=results)
+            return RequestsActed(dry_run=True, matching=len(existing), results=list(missing.values()))
+        handled = dict(zip(existing, await self.step(work, existing, input) if existing else (), strict=True))
+        results = [missing.get(id) or handled[id] for id in request_ids]
+        return _acted(results, len(existing))
 
     def _read_ids(self, names: Sequence[str]) -> list[UUID]:
         return [ids.read(self.store.prefix, name) for name in dict.fromkeys(names)]
@@ -220,6 +219,11 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
             "permission": self.permission.value,
             "role": ACCESS_RULES[self.permission].role,
         }
+
+
+def _acted(results: Sequence[Outcome], matching: int) -> RequestsActed:
+    failed = sum(result.outcome in FAILED for result in results)
+    return RequestsActed(dry_run=False, matching=matching, done=len(results), failed=failed, results=results)
 
 
 def on_requests(
