@@ -11,19 +11,19 @@ from tests.support import until
 HELD_UP = """
 import time
 from pathlib import Path
-from boathook.server import console
+from boathook.server import interfaces
 
-build = console.AppBuilder
+build = interfaces.AppBuilder
 
 def held_up(*args):
     while not Path("go").exists():
         time.sleep(0.01)
     return build(*args)
 
-console.AppBuilder = held_up
+interfaces.AppBuilder = held_up
 """
 """A sitecustomize.py that keeps the API and the console from coming up until there is a file."""
-NOT_COUNTED = "\nconsole.Console.problem = None\n"
+NOT_COUNTED = "\ninterfaces.Interfaces.problem = None\n"
 PAGES = {"/api/v1/health": 204, "/console/sign-in": 200}
 
 

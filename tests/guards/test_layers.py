@@ -65,7 +65,7 @@ VIOLATIONS = {
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import pydantic"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
-    "WebSockets outside http": ("sockets", "server/console.py", "import websockets"),
+    "WebSockets outside http": ("sockets", "server/interfaces.py", "import websockets"),
     "an app reaching past the public root": ("apps-outside", "boathook_billing/odd.py", "import boathook.db.database"),
     "a command reaching past service": ("cli-service", "cli/odd.py", "def sneak():\n    import boathook.db.database"),
     "who may do what resting on what operators do": (

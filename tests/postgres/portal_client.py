@@ -18,7 +18,7 @@ from boathook.db.operators import ClientInfo
 from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.console import site_paths
+from boathook.server.interfaces import site_paths
 from boathook.service.access import keys, operators
 from boathook.service.sending import applications, endpoints, messages
 from boathook.service.sending.applications import NewApplication

@@ -18,8 +18,8 @@ from boathook.domain.endpoints import recipient_of
 from boathook.http.connection import WebSocketRefusal
 from boathook.ingest.intake import Intake
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server import console as console_module
-from boathook.server.console import AppBuilder, Console
+from boathook.server import interfaces as console_module
+from boathook.server.interfaces import AppBuilder, Interfaces
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
@@ -29,9 +29,9 @@ async def opened(tmp_path):
     """Open a console on a database."""
     consoles = []
 
-    def start(url: str, **more: object) -> tuple[Console, httpx.AsyncClient]:
+    def start(url: str, **more: object) -> tuple[Interfaces, httpx.AsyncClient]:
         settings = config.load(None, {"database.url": url, "server.data_dir": str(tmp_path), **more})
-        console = Console(settings, LiveMetrics(None))
+        console = Interfaces(settings, LiveMetrics(None))
         consoles.append(console)
         return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.localhost")
 

@@ -27,7 +27,7 @@ from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.observability.exposition import to_prometheus
 from boathook.observability.live_metrics import LiveMetrics, gather
-from boathook.server import console, mount_access
+from boathook.server import interfaces, mount_access
 from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.loading import load_apps, with_apps
 from boathook.server.mounts import Lifespan
@@ -387,10 +387,10 @@ async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
         raise RuntimeError("the app is on fire")
 
     told: list[str] = []
-    monkeypatch.setattr(console, "_prepare_mounts", burn)
-    monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
+    monkeypatch.setattr(interfaces, "_prepare_mounts", burn)
+    monkeypatch.setattr(interfaces._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
-    opened = console.Console(load(None, overrides), LiveMetrics(tmp_path))
+    opened = interfaces.Interfaces(load(None, overrides), LiveMetrics(tmp_path))
     opened.open(Intake(EventStore(db)))
     await eventually(lambda: bool(told))
     assert told == ["console_failed"]

@@ -7,7 +7,7 @@ import pytest
 
 from boathook.config import load
 from boathook.delivery import handler_executor, http_executor
-from boathook.server import console
+from boathook.server import interfaces
 from boathook.service.database import connections_by_role
 from boathook.service.operating.doctor import CheckStatus
 from boathook.service.operating.doctor.database import _connections
@@ -35,5 +35,5 @@ def test_the_counts_are_the_sizes_of_the_pools():
     settings = load(None, {"database.worker_connections": 7, "server.workers": 1, "server.gateways": 1})
     needs = connections_by_role(settings)
     assert needs["sender"].most == http_executor._CONNECTIONS + 1
-    assert needs["console"].most == console._CONNECTIONS + 1
+    assert needs["console"].most == interfaces._CONNECTIONS + 1
     assert needs["worker"].most == 2 * (7 + handler_executor._OWN_CONNECTIONS + 1)

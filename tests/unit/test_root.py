@@ -8,8 +8,8 @@ import pytest
 from boathook import config
 from boathook.http.asgi import Asgi
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.console import Console
-from boathook.server.gateway import _answer_without_console
+from boathook.server.gateway import _answer_without_interfaces
+from boathook.server.interfaces import Interfaces
 
 HTML = b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
@@ -31,19 +31,19 @@ async def ask(
 
 
 @pytest.fixture
-def console() -> Console:
+def console() -> Interfaces:
     """A console that has not been opened, as while it starts."""
-    return Console(config.load(), LiveMetrics(None))
+    return Interfaces(config.load(), LiveMetrics(None))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_root_leads_a_browser_to_the_console(console: Console, method: str):
+async def test_root_leads_a_browser_to_the_console(console: Interfaces, method: str):
     status, headers, _ = await ask(console, "/", HTML, method)
     assert (status, headers[b"location"], headers[b"vary"]) == (302, b"/console", b"accept")
 
 
 @pytest.mark.parametrize("accept", [b"*/*", b"application/json", b""])
-async def test_root_describes_the_service_as_json(console: Console, accept: bytes):
+async def test_root_describes_the_service_as_json(console: Interfaces, accept: bytes):
     status, headers, body = await ask(console, "/", accept)
     assert (status, headers[b"content-type"]) == (200, b"application/json")
     assert json.loads(body) == {
@@ -57,7 +57,7 @@ async def test_root_describes_the_service_as_json(console: Console, accept: byte
     [(["console"], {"portal": "/portal"}), (["portal"], {"console": "/console"}), (["console", "portal"], {})],
 )
 async def test_what_is_left_out_is_not_found(switched_off: list[str], home: dict[str, str]):
-    console = Console(config.load(None, {f"{name}.enabled": False for name in switched_off}), LiveMetrics(None))
+    console = Interfaces(config.load(None, {f"{name}.enabled": False for name in switched_off}), LiveMetrics(None))
     status, headers, body = await ask(console, "/", HTML)
     assert (status, headers.get(b"location", b"").decode()) == (302 if home else 200, next(iter(home.values()), ""))
     status, _, body = await ask(console, "/")
@@ -72,14 +72,14 @@ async def test_what_is_left_out_is_not_found(switched_off: list[str], home: dict
 
 @pytest.mark.parametrize("accept", [HTML, b"*/*"])
 async def test_without_the_console_root_does_not_link_it(accept: bytes):
-    status, _, body = await ask(_answer_without_console, "/", accept)
+    status, _, body = await ask(_answer_without_interfaces, "/", accept)
     assert status == 200
     assert json.loads(body).keys() == {"ok", "name", "about", "health"}
-    assert (await ask(_answer_without_console, "/console", accept))[0] == 503
-    assert (await ask(_answer_without_console, "/", accept, "POST"))[0] == 503
+    assert (await ask(_answer_without_interfaces, "/console", accept))[0] == 503
+    assert (await ask(_answer_without_interfaces, "/", accept, "POST"))[0] == 503
 
 
-async def test_a_browser_sees_a_page_that_reloads_while_the_console_starts(console: Console):
+async def test_a_browser_sees_a_page_that_reloads_while_the_console_starts(console: Interfaces):
     status, headers, body = await ask(console, "/console/events", HTML)
     assert (status, headers[b"retry-after"]) == (503, b"1")
     assert headers[b"content-type"] == b"text/html; charset=utf-8"
@@ -87,7 +87,7 @@ async def test_a_browser_sees_a_page_that_reloads_while_the_console_starts(conso
     assert headers[b"content-security-policy"].startswith(b"default-src 'none'")
 
 
-async def test_a_browser_is_not_kept_reloading_where_the_console_has_failed(console: Console):
+async def test_a_browser_is_not_kept_reloading_where_the_console_has_failed(console: Interfaces):
     console._has_failed = True
     status, _, body = await ask(console, "/console", HTML)
     assert status == 503
@@ -99,6 +99,6 @@ async def test_a_browser_is_not_kept_reloading_where_the_console_has_failed(cons
     ("path", "accept", "method"),
     [("/console", b"*/*", "GET"), ("/console", HTML, "POST"), ("/api/v1/app", b"*/*", "GET")],
 )
-async def test_programs_get_json_while_the_console_starts(console: Console, path: str, accept: bytes, method: str):
+async def test_programs_get_json_while_the_console_starts(console: Interfaces, path: str, accept: bytes, method: str):
     status, _, body = await ask(console, path, accept, method)
     assert (status, json.loads(body)["code"]) == (503, "unavailable")

@@ -73,7 +73,7 @@ class HealthEndpoints:
         event_builder: builds the event of the self-test; None until PostgreSQL has been reached.
         fallback: serves the paths that are not health endpoints; None answers 404.
         connections: the connection limiter of the listener.
-        console_problem: returns why the API and the console cannot answer, or None.
+        interfaces_problem: returns why the API and the pages cannot answer, or None.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HealthEndpoints:
         event_builder: EventBuilder | None = None,
         fallback: Asgi | None = None,
         connections: ConnectionLimiter | None = None,
-        console_problem: Callable[[], str | None] = lambda: None,
+        interfaces_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._live_metrics = live_metrics
         self._is_draining = is_draining
@@ -99,7 +99,7 @@ class HealthEndpoints:
         self._event_builder = event_builder
         self._fallback = fallback
         self._connections = connections
-        self._console_problem = console_problem
+        self._interfaces_problem = interfaces_problem
         self._pages: dict[str, Callable[[], Awaitable[Response]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -144,9 +144,9 @@ class HealthEndpoints:
         if not takes:
             problems += database_issues
         notes = list(database_issues) if takes else []
-        if (console := self._console_problem()) is not None:
+        if (problem := self._interfaces_problem()) is not None:
             # Without PostgreSQL, only the intake can work, and it must continue.
-            (notes or problems).append(console)
+            (notes or problems).append(problem)
         if self._intake is not None and self._intake.is_rejecting:
             problems.append(self._intake.rejection_reason)
         if self._intake is not None and self._intake.buffer is not None and self._intake.buffer.warning:

@@ -25,7 +25,7 @@ import setproctitle
 
 _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
-    # The API and the pages are imported by their first requests; see `boathook.server.console`.
+    # The API and the pages are imported by their first requests; see `boathook.server.interfaces`.
     "console": ("boathook.service.buffered_publisher",),
     "worker": ("boathook.delivery.handler_executor", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),

@@ -41,10 +41,10 @@ from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.background import BackgroundTasks
 from boathook.server.child_config import ProcessContext
-from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.server.gateway_database import GatewayDatabase
 from boathook.server.gateway_part import Gateway, GatewayPart, OpenGatewayPart
 from boathook.server.gateway_sources import GatewaySources, SourceFollower, load_sources
+from boathook.server.interfaces import Interfaces, answer_not_found, answer_root
 from boathook.service.receiving.spool import limits_of, root_of
 from boathook.service.sending.message_store import MessageStore
 from boathook.spool.spool import Spool
@@ -52,8 +52,8 @@ from boathook.spool.spool import Spool
 T = TypeVar("T")
 
 _SAMPLE_S: Final = 1.0
-_CONSOLE_START_TIMEOUT_S: Final = 60.0
-"""How long a gateway delays its ready notification for the API and the console."""
+_INTERFACES_START_TIMEOUT_S: Final = 60.0
+"""How long a gateway delays its ready notification for the API and the pages."""
 _RESERVED_FILES: Final = 256
 """Open files a gateway needs in addition to its clients' connections."""
 _REPLY_WAIT_SHARE: Final = 0.8
@@ -68,14 +68,16 @@ async def run_gateway(context: ProcessContext) -> None:
     limits, server = settings.limits, settings.server
     live_metrics = LiveMetrics(server.data_dir, context.config.slot)
     connections = ConnectionLimiter(limit_connections(limits.max_connections), limits.max_connections_per_client)
-    console = Console(settings, live_metrics) if "console" in server.roles else None
-    registry = ConnectionRegistry(_answer_503, limits, connections, server.trusted_proxies, _sockets(sources, console))
+    interfaces = Interfaces(settings, live_metrics) if "console" in server.roles else None
+    registry = ConnectionRegistry(
+        _answer_503, limits, connections, server.trusted_proxies, _sockets(sources, interfaces)
+    )
     runtime = IngestRuntime(
         settings,
         sources,
         live_metrics,
         prepared=context.prepared,
-        console=console,
+        interfaces=interfaces,
         is_draining=lambda: registry.is_draining,
         connections=connections,
     )
@@ -84,25 +86,25 @@ async def run_gateway(context: ProcessContext) -> None:
     listener = Listener(registry)
     async with runtime:
         await listener.start(socket.socket(fileno=context.bound))
-        registering = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
-        if console is not None:
-            console.open(runtime.intake, runtime.notifier)
-        reporting = asyncio.create_task(_report_ready(context, console if runtime.is_connected else None))
+        registering = asyncio.create_task(_register_app_metrics(settings)) if interfaces is None else None
+        if interfaces is not None:
+            interfaces.open(runtime.intake, runtime.notifier)
+        reporting = asyncio.create_task(_report_ready(context, interfaces if runtime.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
         child_config.tune_for_latency()
         try:
             await context.stop.wait()
             runtime.begin_shutdown(settings.server.drain_s * _REPLY_WAIT_SHARE)
-            if console is not None:
-                console.begin_shutdown()
+            if interfaces is not None:
+                interfaces.begin_shutdown()
             await _drain(listener, settings)
         finally:
             sampling.cancel()
             reporting.cancel()
             if registering is not None:
                 registering.cancel()
-            if console is not None:
-                await console.close()
+            if interfaces is not None:
+                await interfaces.close()
 
 
 def limit_connections(max_connections: int) -> int:
@@ -124,28 +126,28 @@ def limit_connections(max_connections: int) -> int:
     return connections
 
 
-async def _report_ready(context: ProcessContext, console: Console | None) -> None:
-    """Report that this process is ready, once its API and console have started."""
+async def _report_ready(context: ProcessContext, interfaces: Interfaces | None) -> None:
+    """Report that this process is ready, once its API and pages have started."""
     with contextlib.suppress(TimeoutError):
-        if console is not None:
-            await asyncio.wait_for(console.startup_done.wait(), _CONSOLE_START_TIMEOUT_S)
+        if interfaces is not None:
+            await asyncio.wait_for(interfaces.startup_done.wait(), _INTERFACES_START_TIMEOUT_S)
     context.ready()
 
 
 async def _register_app_metrics(settings: Settings) -> None:
-    """Load the apps if no console does, because /metrics includes the apps' metrics of all processes."""
+    """Load the apps if no interfaces do, because /metrics includes the apps' metrics of all processes."""
     if settings.apps.load or settings.server.app:
         from boathook.server.loading import bind, load_hooks
 
         await asyncio.to_thread(lambda: bind(settings, load_hooks(settings)))
 
 
-def _sockets(sources: GatewaySources, console: Console | None) -> WebSocketRouter:
+def _sockets(sources: GatewaySources, interfaces: Interfaces | None) -> WebSocketRouter:
     """Return the router for WebSockets; paths of sources accept none."""
 
     def at(path: str) -> Asgi | WebSocketRefusal:
         is_source = path in sources.compiled.by_path or path.rstrip("/") in sources.compiled.by_path
-        return WebSocketRefusal.NO_HANDLER if console is None or is_source else console.websocket_app(path)
+        return WebSocketRefusal.NO_HANDLER if interfaces is None or is_source else interfaces.websocket_app(path)
 
     return at
 
@@ -166,7 +168,7 @@ class IngestRuntime:
         sources: the sources; they follow those stored in PostgreSQL.
         live_metrics: the metrics of this host.
         prepared: set when schemas are current and routes are registered.
-        console: serves the paths that belong to no source; None answers 503 there.
+        interfaces: serves the paths that belong to no source; None answers 503 there.
         is_draining: whether the process is stopping.
         connections: the connection limiter of the listener.
     """
@@ -178,7 +180,7 @@ class IngestRuntime:
         live_metrics: LiveMetrics,
         *,
         prepared: asyncio.Event,
-        console: Console | None = None,
+        interfaces: Interfaces | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         connections: ConnectionLimiter | None = None,
     ) -> None:
@@ -235,9 +237,9 @@ class IngestRuntime:
                 intake=self.intake,
                 compiled_sources=lambda: sources.compiled.by_name,
                 event_builder=event_builder,
-                fallback=_answer_without_console if console is None else console,
+                fallback=_answer_without_interfaces if interfaces is None else interfaces,
                 connections=connections,
-                console_problem=lambda: None if console is None else console.problem,
+                interfaces_problem=lambda: None if interfaces is None else interfaces.problem,
             ),
             has_proxies=bool(settings.server.trusted_proxies),
             reply_waiter=self._reply_waiter,
@@ -330,7 +332,7 @@ def _first(offers: Iterable[T | None]) -> T | None:
     return next((offer for offer in offers if offer is not None), None)
 
 
-async def _answer_without_console(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+async def _answer_without_interfaces(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Describe this server at ``/``; paths but those of sources may be served by another host that runs the console."""
     if scope["path"] == "/" and scope["method"] in {"GET", "HEAD"}:
         await answer_root(scope, send, has_api=False)

@@ -1,4 +1,4 @@
-"""Serves the API, the console and the apps' own paths on the gateway's port.
+"""Serves the API, the pages of packages and the apps' own paths on the gateway's port.
 
 Until PostgreSQL is available, requests to them are answered 503, except that messages are published into the gateway's
 buffer. The API and the pages are imported and built in a thread, because that takes as long as the rest of the start:
@@ -109,7 +109,7 @@ class LazyApp:
         return built
 
 
-class Console:
+class Interfaces:
     """Serves every path of a gateway that no source or health endpoint uses."""
 
     def __init__(self, settings: Settings, live_metrics: LiveMetrics) -> None:
