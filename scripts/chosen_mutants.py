@@ -161,7 +161,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     ),
     "app-metrics": (
         ChosenMutant("db/metric_samples.py", "            if app_metrics:\n", "            if False:\n", _APP_METRICS),
-        ChosenMutant("db/metric_samples.py", "one.snapshot.only(app_metrics)", "one.snapshot", _APP_METRICS),
+        ChosenMutant("db/metric_samples.py", "sample.snapshot.only(app_metrics)", "one.snapshot", _APP_METRICS),
         ChosenMutant(
             "db/metric_samples.py",
             "(*RETENTION_S.items(), (APP_STEP_S, APP_RETENTION_S))",

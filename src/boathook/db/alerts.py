@@ -160,28 +160,30 @@ async def insert_entries(connection: Connection, alert: Alert, kind: str, channe
     await connection.execute(SQL["insert_notices"], alert.id, list(channels), kind, list(channels.values()))
 
 
-async def count_dead_letters(connection: Connection, known: Collection[str], limit: int) -> list[tuple[str, float]]:
+async def count_dead_letters(
+    connection: Connection, recipients: Collection[str], limit: int
+) -> list[tuple[str, float]]:
     """Count dead letters by recipient, up to 10,000 each, most first.
 
     Args:
-        known: recipients that are counted in any case; the others are those of the latest dead letters.
+        recipients: recipients that are counted in any case; the others are those of the latest dead letters.
         limit: how many others are counted.
     """
-    rows = await connection.fetch(SQL["count_dead"], list(known), limit)
+    rows = await connection.fetch(SQL["count_dead"], list(recipients), limit)
     return [(row["subject"], row["value"]) for row in rows]
 
 
 async def count_causes(
-    database: Database | Connection, known: Collection[str], over_s: float, limit: int
+    database: Database | Connection, group_ids: Collection[str], over_s: float, limit: int
 ) -> list[tuple[str, float]]:
     """Count the dead letters of one cause that died within *over_s* seconds, up to 10,000 of each, most first.
 
     Args:
-        known: ids of groups that are counted in any case; the others are those of the latest dead letters.
+        group_ids: ids of groups that are counted in any case; the others are those of the latest dead letters.
         over_s: the period.
         limit: how many others are counted.
     """
-    rows = await database.fetch(SQL["count_causes"], list(known), over_s, limit)
+    rows = await database.fetch(SQL["count_causes"], list(group_ids), over_s, limit)
     return [(row["subject"], row["value"]) for row in rows]
 
 
@@ -213,9 +215,9 @@ async def count_fired(connection: Connection, spans: Mapping[str, float]) -> int
     return int((await connection.execute(SQL["drop_signals"], rules)).split()[-1])
 
 
-async def list_fired(connection: Connection, rule: str, known: Collection[str], limit: int) -> list[AlertReading]:
-    """Return the bursts of a rule, the largest first: those of *known* subjects, and up to *limit* others."""
-    rows = await connection.fetch(SQL["list_fired"], rule, list(known), limit)
+async def list_fired(connection: Connection, rule: str, subjects: Collection[str], limit: int) -> list[AlertReading]:
+    """Return the bursts of a rule, the largest first: those of *subjects* subjects, and up to *limit* others."""
+    rows = await connection.fetch(SQL["list_fired"], rule, list(subjects), limit)
     return [AlertReading(row["subject"], row["number"], _decode(row["details"]), row["last_at"]) for row in rows]
 
 

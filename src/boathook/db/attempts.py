@@ -130,11 +130,11 @@ async def expunge(connection: Connection, application: str, message_id: UUID, at
 async def count(connection: Connection, application_id: UUID, endpoint_id: UUID, window: Window) -> AttemptCounts:
     """Count the attempts at an application's endpoint in a window, and its unfinished deliveries of that time."""
     arguments = (application_id, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)), window.low, window.high)
-    ended = await connection.fetchrow(SQL["count_attempts"], *arguments)
+    finished = await connection.fetchrow(SQL["count_attempts"], *arguments)
     pending = await connection.fetchrow(SQL["count_pending"], *arguments)
-    assert ended is not None
+    assert finished is not None
     assert pending is not None
-    return AttemptCounts(**dict(ended), **dict(pending))
+    return AttemptCounts(**dict(finished), **dict(pending))
 
 
 def _fill(name: str, *, is_upward: bool = False) -> str:

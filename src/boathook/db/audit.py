@@ -118,17 +118,17 @@ async def find_records(connection: Connection, action: str, subjects: Sequence[s
     return [(row["subject"], row["note"]) for row in rows]
 
 
-async def search(database: Database, wanted: AuditFilter, *, before: AuditCursor | None, limit: int) -> AuditPage:
+async def search(database: Database, audit_filter: AuditFilter, *, before: AuditCursor | None, limit: int) -> AuditPage:
     """Return the next matching rows, newest first, within a time limit."""
     rows: list[AuditRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
     while True:
         cursor = (None, None) if before is None else (before.at, before.id)
         arguments = (
-            wanted.actor,
-            like_pattern(wanted.action),
-            wanted.since,
-            wanted.until,
+            audit_filter.actor,
+            like_pattern(audit_filter.action),
+            audit_filter.since,
+            audit_filter.until,
             *cursor,
             SCAN_ROWS,
             limit - len(rows),

@@ -44,10 +44,10 @@ async def append_batch(connection: Connection, event: NewEvent, memory: timedelt
     """
     leaders = _first_positions(event.items)
     for _ in range(_MAX_ROUNDS):
-        stored = await _insert(connection, event, leaders, memory)
-        if stored["expired"]:
-            await delete_expired(connection, stored["expired"])
-        elif (receipt := await _receipt(connection, event, stored)) is not None:
+        row = await _insert(connection, event, leaders, memory)
+        if row["expired"]:
+            await delete_expired(connection, row["expired"])
+        elif (receipt := await _receipt(connection, event, row)) is not None:
             return receipt
     raise DatabaseError("dedup keys of these items changed concurrently; retry")
 
@@ -89,30 +89,30 @@ async def _insert(connection: Connection, event: NewEvent, leaders: Mapping[UUID
     if row is None or not row["is_current"]:
         raise RoutesChanged("the routes changed after this batch was routed")
     if row["has_blocked"]:
-        await unblock(connection, [(one.recipient, one.order_key) for one in event.deliveries])
+        await unblock(connection, [(delivery.recipient, delivery.order_key) for delivery in event.deliveries])
     return row
 
 
-async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> Receipt | None:
+async def _receipt(connection: Connection, event: NewEvent, inserted: Record) -> Receipt | None:
     """Classify the items that are not new; return None to retry if a key was deleted concurrently."""
-    fresh = set(stored["fresh"])
+    fresh = set(inserted["fresh"])
     seen: dict[UUID, tuple[UUID, bytes]] = {
         item.key_hash: (event.id, item.digest) for item in reversed(event.items) if item.key_hash in fresh
     }
-    known = [item.key_hash for item in event.items if item.key_hash not in fresh]
-    if known:
-        rows = await connection.fetch(SQL["find_items"], known)
+    repeated_keys = [item.key_hash for item in event.items if item.key_hash not in fresh]
+    if repeated_keys:
+        rows = await connection.fetch(SQL["find_items"], repeated_keys)
         seen |= {row["key"]: (row["event_id"], row["digest"]) for row in rows}
-    is_accepted = bool(fresh) or stored["is_stored"] or any(first == event.id for first, _ in seen.values())
-    if not is_accepted and any(key not in seen for key in known):
+    is_accepted = bool(fresh) or inserted["is_stored"] or any(first == event.id for first, _ in seen.values())
+    if not is_accepted and any(key not in seen for key in repeated_keys):
         return None
     conflicts = list(_conflicts(event, seen))
     if conflicts:
         await _record(connection, event, conflicts)
     if is_accepted:
-        is_new = bool(fresh) and not stored["is_stored"]
+        is_new = bool(fresh) and not inserted["is_stored"]
         return Accepted(
-            event.id, conflict=bool(conflicts), has_deliveries=stored["is_added"] or not is_new, is_new=is_new
+            event.id, conflict=bool(conflicts), has_deliveries=inserted["is_added"] or not is_new, is_new=is_new
         )
     return Duplicate(seen[event.items[0].key_hash][0], conflict=bool(conflicts))
 

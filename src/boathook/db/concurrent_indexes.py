@@ -75,12 +75,12 @@ async def _execute_with_retries(
     connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, statement: str
 ) -> None:
     """Execute one statement; retry it after a deadlock."""
-    for left in reversed(range(_MAX_TRIES)):
+    for tries_left in reversed(range(_MAX_TRIES)):
         try:
             await _drop_invalid_index(connection, watcher, name, statement)
             await _execute(connection, watcher, name, statement)
         except asyncpg.DeadlockDetectedError as error:
-            if not left:
+            if not tries_left:
                 raise DatabaseError(f"migration {name} cannot lock its tables: {error}") from error
         except asyncpg.PostgresError as error:
             raise DatabaseError(f"migration {name} was refused: {error}") from error
@@ -91,8 +91,8 @@ async def _execute_with_retries(
 async def _drop_invalid_index(
     connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, statement: str
 ) -> None:
-    named = _CREATE.fullmatch(statement)
-    remnant = named and await connection.fetchval(SQL["find_remnants"], *named.groups())
+    index_match = _CREATE.fullmatch(statement)
+    remnant = index_match and await connection.fetchval(SQL["find_remnants"], *index_match.groups())
     if remnant:
         _LOG.warning("index_half_built", migration=name, index=remnant, note="it is dropped and built again")
         await _execute(connection, watcher, name, f"drop index concurrently if exists {remnant}")

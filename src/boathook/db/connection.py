@@ -153,9 +153,9 @@ class SafeConnection(asyncpg.Connection):
 
     async def settle(self, settings: Mapping[str, str], timeout_s: float | None) -> None:
         """Apply those of *settings* that were not applied at session start, because a pooler drops most of them."""
-        names, wanted = list(settings), frozenset(settings.items())
+        names, requested = list(settings), frozenset(settings.items())
         values = await self.fetchval(_READ_VALUES, names, timeout=timeout_s)
-        if values == _applied_values.get(wanted):
+        if values == _applied_values.get(requested):
             return
         # It reads all settings of the server, so each new connection would spend a third of its start on it.
         rows = await self.fetch(_FIND_UNAPPLIED, names, timeout=timeout_s)
@@ -164,7 +164,7 @@ class SafeConnection(asyncpg.Connection):
             self.restore = _set_config_statement(dropped)
             await self.execute(self.restore, timeout=timeout_s)
         else:
-            _applied_values[wanted] = values
+            _applied_values[requested] = values
 
 
 def _set_config_statement(settings: Mapping[str, str]) -> str:
@@ -195,8 +195,8 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
         if "startup parameter" not in str(error):
             raise
         # PgBouncer rejects startup parameters that it is not configured to ignore.
-        known = {name: value for name, value in settings.items() if name == "application_name"}
-        connection = await asyncpg.connect(*args, **options | {"server_settings": known})
+        accepted_settings = {name: value for name, value in settings.items() if name == "application_name"}
+        connection = await asyncpg.connect(*args, **options | {"server_settings": accepted_settings})
     except socket.gaierror as error:
         hosts = urlsplit(str(args[0])).netloc.rpartition("@")[2] if args else ""
         raise OSError(f"its host {hosts!r} is unknown ({error.strerror})") from error

@@ -77,7 +77,7 @@ class Database:
         self,
         url: str,
         pool: asyncpg.Pool,
-        made: "weakref.WeakSet[asyncpg.Connection]",
+        connections: "weakref.WeakSet[asyncpg.Connection]",
         *,
         purpose: str,
         wait_s: float,
@@ -90,7 +90,7 @@ class Database:
         """Whether the server responds; pools of one process may share it."""
         self._wait_s = wait_s
         self._pool = pool
-        self._connections = made
+        self._connections = connections
         self._purpose = purpose
         self._owns_monitor = owns_monitor
         self._allow_unsafe = allow_unsafe
@@ -145,14 +145,14 @@ class Database:
             name = {"application_name": heartbeat_name(purpose), **SERVER_KEEPALIVES}
             dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
             monitor = ServerMonitor(dial, purpose=purpose, max_connect_s=connect_timeout_s, min_timeout_s=min_timeout_s)
-        made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+        connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
 
         async def make(*args: Any, **options: Any) -> asyncpg.Connection:
             if monitor.level and "synchronous_commit" in settings:
                 settings["synchronous_commit"] = monitor.level
             async with monitor.dialling():
                 connection = await connect(*args, **options | {"server_settings": settings})
-            made.add(connection)
+            connections.add(connection)
             return connection
 
         with translate_connect_errors():
@@ -174,7 +174,7 @@ class Database:
         return cls(
             url,
             pool,
-            made,
+            connections,
             purpose=purpose,
             wait_s=statement_timeout_s,
             monitor=monitor,
@@ -452,11 +452,11 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
         UnsafeDatabase: as `check_usable` does, or the server could lose committed data.
         DatabaseUnavailable: as `check_usable` does.
     """
-    found = assess_safety(await check_usable(database.url))
-    if (found.lossy or found.weak) and not allow_unsafe:
-        sentences = " ".join([*found.lossy, *found.weak])
+    assessment = assess_safety(await check_usable(database.url))
+    if (assessment.lossy or assessment.weak) and not allow_unsafe:
+        sentences = " ".join([*assessment.lossy, *assessment.weak])
         raise UnsafeDatabase(f"{sentences} To run all the same, set database.allow_unsafe = true.")
-    return [*found.lossy, *found.weak]
+    return [*assessment.lossy, *assessment.weak]
 
 
 async def check_usable(url: str) -> Record:

@@ -148,8 +148,8 @@ async def find_group(
 
 async def group_of(database: Database | Connection, key: Key) -> UUID | None:
     """Return the group of a delivery; None if it is not a dead letter."""
-    found: UUID | None = await database.fetchval(SQL["find_group"], *key)
-    return found
+    group_id: UUID | None = await database.fetchval(SQL["find_group"], *key)
+    return group_id
 
 
 async def with_types(
@@ -172,7 +172,7 @@ async def list_dead_letters(
 
 async def search_dead_letters(
     database: Database | Connection,
-    wanted: ListFilter,
+    filters: ListFilter,
     *,
     before: DeadLetterCursor | None,
     organization: str | None = None,
@@ -181,15 +181,21 @@ async def search_dead_letters(
     rows: list[DeliveryRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
     step = SCAN_ROWS if organization is None else OWN_SCAN_ROWS
-    chosen = (wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code)
+    filter_arguments = (
+        filters.source,
+        filters.application,
+        like_pattern(filters.type),
+        like_pattern(filters.recipient),
+        filters.code,
+    )
     while True:
         cursor = (None, None, None) if before is None else (before.dead_at, *before.key)
-        left = wanted.limit - len(rows)
-        arguments = (*chosen, wanted.since, wanted.until, *cursor, step, left, organization)
+        rows_left = filters.limit - len(rows)
+        arguments = (*filter_arguments, filters.since, filters.until, *cursor, step, rows_left, organization)
         scanned = await database.fetch(SQL["look_at_letters"], *arguments)
         fitting = [row for row in scanned if row["fits"]]
         rows += [scanned_row(row) for row in fitting]
-        if len(fitting) == left:
+        if len(fitting) == rows_left:
             return DeadLetterPage(await with_first_events(database, rows), _place(fitting[-1]), is_full=True)
         is_over = not scanned or scanned[-1]["number"] < step
         before = None if is_over else _place(scanned[-1])
@@ -226,9 +232,9 @@ async def _describe(
     code: str | None,
     organization: str | None,
 ) -> list[DeadLetterGroup]:
-    chosen = list(keys)
-    shown = [ids.show(ids.DEAD_GROUP, key) for key in chosen]
-    arguments = (chosen, like_pattern(recipient), code, MAX_LETTERS, REPLAY_GROUP, shown, organization)
+    group_ids = list(keys)
+    group_names = [ids.show(ids.DEAD_GROUP, key) for key in group_ids]
+    arguments = (group_ids, like_pattern(recipient), code, MAX_LETTERS, REPLAY_GROUP, group_names, organization)
     rows = await database.fetch(SQL["describe_groups"], *arguments)
     return [_group(row) for row in rows]
 

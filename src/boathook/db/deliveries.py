@@ -204,11 +204,11 @@ class DeliveryStore:
         rows = await self._database.fetch(SQL["renew_leases"], *_keys(claims), timedelta(seconds=lease_s))
         return {(row["event_id"], row["ordinal"], row["fence"]) for row in rows}
 
-    async def record_failed_attempts(self, ended: Sequence[FailedAttempt]) -> list[bool]:
+    async def record_failed_attempts(self, failed_attempts: Sequence[FailedAttempt]) -> list[bool]:
         """Record failed attempts and move their deliveries; return for each whether its lease was held."""
-        rows = await self._database.fetch(SQL["record_failure"], *_failure_columns(ended))
+        rows = await self._database.fetch(SQL["record_failure"], *_failure_columns(failed_attempts))
         moved = {row["position"]: row["is_moved"] for row in rows}
-        return [moved[position] for position in range(1, len(ended) + 1)]
+        return [moved[position] for position in range(1, len(failed_attempts) + 1)]
 
     async def record_attempts(
         self, failed: Sequence[FailedAttempt], waiting: Sequence[WaitingAttempt]
@@ -280,13 +280,13 @@ class DeliveryStore:
         )
 
     def _policy_of(self, row: Record) -> RetryPolicy:
-        stored = None if row["policy"] is None else _POLICY.decode(row["policy"])
+        own_policy = None if row["policy"] is None else _POLICY.decode(row["policy"])
         if row["is_sent"]:
-            return stored or self._retries.endpoints
+            return own_policy or self._retries.endpoints
         # A route for any source is stored with the default policy, but the event's source may have its own.
-        if stored is None or (row["is_any_source"] and stored == self._retries.policy):
+        if own_policy is None or (row["is_any_source"] and own_policy == self._retries.policy):
             return self._retries.of(row["source"])
-        return stored
+        return own_policy
 
     async def unblock(self) -> int:
         """Unblock every order key whose first delivery was left blocked; return the number."""
@@ -423,16 +423,16 @@ def _wait_columns(waiting: Sequence[WaitingAttempt]) -> list[list[Any]]:
     ]
 
 
-def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:
+def _failure_columns(failed_attempts: Sequence[FailedAttempt]) -> list[list[Any]]:
     return [
-        *_keys([failed.claim for failed in ended]),
-        [failed.decision.due_at if isinstance(failed.decision, RetryAt) else None for failed in ended],
-        [failed.outcome for failed in ended],
-        [failed.decision.code for failed in ended],
-        [failed.decision.error for failed in ended],
-        [failed.traceback for failed in ended],
-        [failed.worker for failed in ended],
-        [failed.started_at for failed in ended],
-        [isinstance(failed.decision, RetryAt) and failed.decision.is_free for failed in ended],
-        [failed.dependency for failed in ended],
+        *_keys([failed.claim for failed in failed_attempts]),
+        [failed.decision.due_at if isinstance(failed.decision, RetryAt) else None for failed in failed_attempts],
+        [failed.outcome for failed in failed_attempts],
+        [failed.decision.code for failed in failed_attempts],
+        [failed.decision.error for failed in failed_attempts],
+        [failed.traceback for failed in failed_attempts],
+        [failed.worker for failed in failed_attempts],
+        [failed.started_at for failed in failed_attempts],
+        [isinstance(failed.decision, RetryAt) and failed.decision.is_free for failed in failed_attempts],
+        [failed.dependency for failed in failed_attempts],
     ]

@@ -52,11 +52,11 @@ class Selection(msgspec.Struct, frozen=True):
 
     def arguments(self) -> tuple[object, ...]:
         """Return the selection as the arguments $1 to $10 of its statements."""
-        wanted = self.filter
+        filters = self.filter
         columns = (None, None) if self.keys is None else _columns(self.keys)
         return (
-            wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code,
-            wanted.since, wanted.until, *columns, self.organization,
+            filters.source, filters.application, like_pattern(filters.type), like_pattern(filters.recipient),
+            filters.code, filters.since, filters.until, *columns, self.organization,
         )  # fmt: skip
 
 
@@ -315,12 +315,12 @@ async def replay_delivery_in(connection: Connection, key: Key, action: AuditCont
     """Run `replay_delivery` in the caller's transaction."""
     await connection.execute(SQL["lock_replays"], [key[0]])
     row = await _insert_replay(connection, *key)
-    made = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
+    new_key = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
     await unblock(connection, [(row["recipient"], row["order_key"])])
-    await probe(connection, [row["recipient"]], made)
+    await probe(connection, [row["recipient"]], new_key)
     await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
     await notify_due(connection)
-    return made
+    return new_key
 
 
 async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:
@@ -391,24 +391,26 @@ async def read_outcomes(
     subjects = [row["subject"] for row in rows]
     is_event = name == REPLAY_EVENT
     keys = [(ids.read_event(subject), None) if is_event else ids.read_delivery(subject) for subject in subjects]
-    found = await database.fetchrow(SQL["count_results"], *_columns(keys), since, group)
-    assert found is not None  # one row of counts
-    return ReplayOutcomes(**dict(found))
+    counts = await database.fetchrow(SQL["count_results"], *_columns(keys), since, group)
+    assert counts is not None  # one row of counts
+    return ReplayOutcomes(**dict(counts))
 
 
-async def count_events(database: Database | Connection, wanted: ListFilter, *, limit: int | None = None) -> int:
-    """Count the events that match *wanted*, up to *limit*."""
+async def count_events(database: Database | Connection, filters: ListFilter, *, limit: int | None = None) -> int:
+    """Count the events that match *filters*, up to *limit*."""
     number: int = await database.fetchval(
-        choose_event_table(SQL["count_events"], wanted), *_event_arguments(wanted), limit
+        choose_event_table(SQL["count_events"], filters), *_event_arguments(filters), limit
     )
     return number
 
 
 async def page_events(
-    database: Database | Connection, wanted: ListFilter, *, after: UUID | None, limit: int
+    database: Database | Connection, filters: ListFilter, *, after: UUID | None, limit: int
 ) -> list[UUID]:
-    """Return the next ids of the events that match *wanted*, oldest first."""
-    rows = await database.fetch(choose_event_table(SQL["page_events"], wanted), *_event_arguments(wanted), after, limit)
+    """Return the next ids of the events that match *filters*, oldest first."""
+    rows = await database.fetch(
+        choose_event_table(SQL["page_events"], filters), *_event_arguments(filters), after, limit
+    )
     return [row["id"] for row in rows]
 
 
@@ -485,9 +487,9 @@ async def _insert_replay(connection: Connection, event_id: UUID, ordinal: int) -
 
 def _added_ordinal(row: Record, name: str) -> int:
     """Return the ordinal of the new delivery. Raises the reason if none was added."""
-    made: int | None = row["made"]
-    if made is not None:
-        return made
+    ordinal: int | None = row["made"]
+    if ordinal is not None:
+        return ordinal
     if row["is_gone"]:
         raise InvalidState("the event's content was deleted, so there is nothing to be replayed", "missing_payload")
     if not row["takes"]:
@@ -501,14 +503,14 @@ def _added_ordinal(row: Record, name: str) -> int:
 async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: AuditContext) -> list[UUID]:
     names = {ids.show(ids.EVENT, event_id): event_id for event_id in event_ids}
     rows = await connection.fetch(SQL["list_done"], REPLAY_EVENT, list(names), action.note)
-    done = {row["subject"] for row in rows}
-    return [event_id for name, event_id in names.items() if name not in done]
+    replayed_names = {row["subject"] for row in rows}
+    return [event_id for name, event_id in names.items() if name not in replayed_names]
 
 
-def _event_arguments(wanted: ListFilter) -> tuple[object, ...]:
-    since = None if wanted.since is None else ids.first_of(wanted.since)
-    until = None if wanted.until is None else ids.first_of(wanted.until)
-    return wanted.source, wanted.application, like_pattern(wanted.type), since, until
+def _event_arguments(filters: ListFilter) -> tuple[object, ...]:
+    since = None if filters.since is None else ids.first_of(filters.since)
+    until = None if filters.until is None else ids.first_of(filters.until)
+    return filters.source, filters.application, like_pattern(filters.type), since, until
 
 
 def _columns(rows: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:

@@ -71,10 +71,12 @@ def encode_due(due: Collection[DueRecipient]) -> list[str]:
     Each line is a recipient, followed by a tab and a time if it is due later. An empty payload stands for any recipient
     now. Earlier versions ignore a recipient with a time, and find its deliveries by themselves.
     """
-    for named in (set(due), {(ANY_RECIPIENT, due_at) for _, due_at in due}):
-        is_any_due = ANY_DUE[0] in named
+    for recipients in (set(due), {(ANY_RECIPIENT, due_at) for _, due_at in due}):
+        is_any_due = ANY_DUE[0] in recipients
         # Who has something due now is included in any recipient.
-        payload = "\n".join(sorted(_write(one) for one in named if not (is_any_due and one[1] <= 0)))
+        payload = "\n".join(
+            sorted(_write(recipient) for recipient in recipients if not (is_any_due and recipient[1] <= 0))
+        )
         if len(payload.encode()) <= _MAX_PAYLOAD:
             return ["", payload] if is_any_due and payload else [payload]
     return [""]

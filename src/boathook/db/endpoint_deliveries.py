@@ -222,30 +222,36 @@ class EndpointDeliveryStore:
 
         return [ClaimedEndpointDelivery(*row) for row in await claim_rows(self._database, limits, claim)]
 
-    async def settle(self, ended: Sequence[FinishedEndpointDelivery], *, after: SettleHook | None = None) -> list[bool]:
+    async def settle(
+        self, finished: Sequence[FinishedEndpointDelivery], *, after: SettleHook | None = None
+    ) -> list[bool]:
         """Record attempts and move their deliveries in one transaction; return for each whether its fence still held.
 
         A manual resend that succeeded ends the scheduled delivery of its message to its endpoint.
         """
-        if after is None and not any(one.delivery.is_ordered or one.delivery.is_manual for one in ended):
-            rows = await self._database.fetch(SQL["settle_endpoint_deliveries"], *_columns(ended), self._worker)
-            return _held(rows, len(ended))
+        if after is None and not any(attempt.delivery.is_ordered or attempt.delivery.is_manual for attempt in finished):
+            rows = await self._database.fetch(SQL["settle_endpoint_deliveries"], *_columns(finished), self._worker)
+            return _held(rows, len(finished))
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(SQL["settle_endpoint_deliveries"], *_columns(ended), self._worker)
-            await self._supersede_planned(connection, [(ended[row["position"] - 1], row["recipient"]) for row in rows])
+            rows = await connection.fetch(SQL["settle_endpoint_deliveries"], *_columns(finished), self._worker)
+            await self._supersede_planned(
+                connection, [(finished[row["position"] - 1], row["recipient"]) for row in rows]
+            )
             await unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
-            held = _held(rows, len(ended))
+            fences_held = _held(rows, len(finished))
             if after is not None:
-                await after(connection, [one for one, is_held in zip(ended, held, strict=True) if is_held])
-        return held
+                await after(
+                    connection, [attempt for attempt, is_held in zip(finished, fences_held, strict=True) if is_held]
+                )
+        return fences_held
 
     async def _supersede_planned(
         self, connection: Connection, settled: Sequence[tuple[FinishedEndpointDelivery, str]]
     ) -> None:
         by_hand = [
-            (one.delivery.event_id, recipient)
-            for one, recipient in settled
-            if one.delivery.is_manual and isinstance(one.decision, Complete)
+            (attempt.delivery.event_id, recipient)
+            for attempt, recipient in settled
+            if attempt.delivery.is_manual and isinstance(attempt.decision, Complete)
         ]
         if not by_hand:
             return
@@ -262,12 +268,12 @@ class EndpointDeliveryStore:
         rows = await self._database.fetch(SQL["load_endpoints"], endpoints)
         return {row["id"]: _to_endpoint_config(row, secret_box) for row in rows}
 
-    async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
+    async def take_tokens(self, requests: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
         """Take tokens from the rate limits of endpoints, given as (endpoint, number, rate in requests a second).
 
         Returns the number of requests allowed now, and the seconds until there may be more.
         """
-        columns = [list(column) for column in zip(*wanted, strict=True)]
+        columns = [list(column) for column in zip(*requests, strict=True)]
         await self._database.execute(SQL["ensure_health"], columns[0])
         rows = await self._database.fetch(SQL["take_tokens"], *columns)
         return {row["endpoint_id"]: (row["taken"], row["next_s"]) for row in rows}
@@ -287,9 +293,11 @@ class EndpointDeliveryStore:
         rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s), timeout_s)
         return {row["endpoint_id"]: row["open_until"] for row in rows}
 
-    async def release_probes(self, held: Mapping[UUID, datetime], *, after_s: float) -> None:
+    async def release_probes(self, probes: Mapping[UUID, datetime], *, after_s: float) -> None:
         """Return probes that were not made; the next one may be taken in *after_s* seconds."""
-        await self._database.execute(SQL["release_probes"], list(held), list(held.values()), timedelta(seconds=after_s))
+        await self._database.execute(
+            SQL["release_probes"], list(probes), list(probes.values()), timedelta(seconds=after_s)
+        )
 
     async def mark_healthy(self, endpoints: Sequence[UUID]) -> set[UUID]:
         """Reset the failures of endpoints that accepted a message; return those whose circuit breaker this closes."""
@@ -371,10 +379,15 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, lim
     """
     async with database.queue_transaction() as connection:
         rows = await connection.fetch(SQL["list_paused"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
-        gone = [row["recipient"] for row in rows if row["is_deleted"]]
+        deleted = [row["recipient"] for row in rows if row["is_deleted"]]
         disabled = [row for row in rows if not row["is_deleted"]]
         count: int = await connection.fetchval(
-            SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", limit
+            SQL["dead_letter_pending"],
+            deleted,
+            [0.0] * len(deleted),
+            "ENDPOINT_DELETED",
+            "its endpoint was deleted",
+            limit,
         )
         count += await connection.fetchval(
             SQL["dead_letter_pending"],
@@ -434,23 +447,23 @@ def _held(rows: Sequence[Record], number: int) -> list[bool]:
     return [position in positions for position in range(1, number + 1)]
 
 
-def _columns(ended: Sequence[FinishedEndpointDelivery]) -> list[Any]:
-    decisions = [one.decision for one in ended]
+def _columns(finished: Sequence[FinishedEndpointDelivery]) -> list[Any]:
+    decisions = [attempt.decision for attempt in finished]
     return [
-        _array([one.delivery.event_id for one in ended]),
-        _array([one.delivery.ordinal for one in ended]),
-        _array([one.delivery.fence for one in ended]),
+        _array([attempt.delivery.event_id for attempt in finished]),
+        _array([attempt.delivery.ordinal for attempt in finished]),
+        _array([attempt.delivery.fence for attempt in finished]),
         _array([_STATES[type(decision)] for decision in decisions]),
         _array([decision.due_at if isinstance(decision, RetryAt) else None for decision in decisions]),
         ["" if isinstance(decision, Complete) else decision.code for decision in decisions],
         ["" if isinstance(decision, Complete) else decision.error for decision in decisions],
-        _array([one.attempt_id for one in ended]),
-        [one.url for one in ended],
-        _array([one.status for one in ended]),
-        _array([one.duration_ms for one in ended]),
-        [one.request_headers for one in ended],
-        [one.response for one in ended],
-        _array([one.started_at for one in ended]),
+        _array([attempt.attempt_id for attempt in finished]),
+        [attempt.url for attempt in finished],
+        _array([attempt.status for attempt in finished]),
+        _array([attempt.duration_ms for attempt in finished]),
+        [attempt.request_headers for attempt in finished],
+        [attempt.response for attempt in finished],
+        _array([attempt.started_at for attempt in finished]),
     ]
 
 

@@ -106,7 +106,9 @@ class EventStore:
                 for kind, run in groupby(batch, _kind_of):
                     match kind:
                         case _Kind.BATCH:
-                            receipts += [await append_batch(connection, one, self._memory_for(one)) for one in run]
+                            receipts += [
+                                await append_batch(connection, event, self._memory_for(event)) for event in run
+                            ]
                         case _Kind.OBJECT:
                             receipts += await self._append_objects(connection, list(run))
                         case _Kind.PLAIN:
@@ -123,24 +125,24 @@ class EventStore:
 
     async def _append_objects(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
         """Store events with objects: all but those that repeat the newest event of their object."""
-        left = {event.id: event for event in run}
+        remaining = {event.id: event for event in run}
         receipts: dict[UUID, Receipt] = {}
-        while left:
+        while remaining:
             try:
-                stored = await self._insert(connection, list(left.values()), {}, has_objects=True)
+                inserted = await self._insert(connection, list(remaining.values()), {}, has_objects=True)
             except asyncpg.UniqueViolationError:
-                known = await find_stored(connection, list(left))
-                if not known:
+                stored_ids = await find_stored(connection, list(remaining))
+                if not stored_ids:
                     raise
-                receipts |= {id: Accepted(id, is_new=False) for id in known}
-                left = {id: event for id, event in left.items() if id not in known}
+                receipts |= {id: Accepted(id, is_new=False) for id in stored_ids}
+                remaining = {id: event for id, event in remaining.items() if id not in stored_ids}
                 continue
-            fresh = set(stored["fresh"])
+            fresh = set(inserted["fresh"])
             firsts = zip(
-                stored["ids"], stored["first_ids"], stored["first_hashes"], stored["elsewhere"], strict=True
+                inserted["ids"], inserted["first_ids"], inserted["first_hashes"], inserted["elsewhere"], strict=True
             )  # fmt: skip
             for id, first, digest, is_elsewhere in firsts:
-                event = left[id]
+                event = remaining[id]
                 if id in fresh:
                     receipts[id] = Accepted(id, has_deliveries=bool(event.deliveries))
                 else:
@@ -170,10 +172,10 @@ class EventStore:
         try:
             fresh = set((await self._insert(connection, events, same_body))["fresh"])
         except asyncpg.UniqueViolationError:
-            stored = await find_stored(connection, [event.id for event in events])
-            if not stored:
+            stored_ids = await find_stored(connection, [event.id for event in events])
+            if not stored_ids:
                 raise
-            return {id: Accepted(id, is_new=False) for id in stored}
+            return {id: Accepted(id, is_new=False) for id in stored_ids}
         return {
             event.id: Accepted(event.id, has_deliveries=bool(event.deliveries)) for event in events if event.id in fresh
         }
@@ -264,10 +266,12 @@ class EventStore:
             return Accepted(event.id, is_new=False)
         is_same_body = seen["body_sha256"] == event.body_sha256
         if not is_same_body and event.volatile:
-            stored = await connection.fetchval(SQL["get_body"], first)
+            first_body = await connection.fetchval(SQL["get_body"], first)
             # The body of an event that another cell stores is unknown here; such fields differ in each repetition.
             is_same_body = (
-                seen["is_elsewhere"] if stored is None else _is_equal_ignoring(event.volatile, stored, event.body)
+                seen["is_elsewhere"]
+                if first_body is None
+                else _is_equal_ignoring(event.volatile, first_body, event.body)
             )
         if is_same_body and seen["is_same_key"]:
             return Duplicate(first)
@@ -432,10 +436,10 @@ def _short(column: tuple[Any, ...]) -> tuple[Any, ...]:
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
-def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> bool:
+def _is_equal_ignoring(volatile: Iterable[str], body: bytes, other_body: bytes) -> bool:
     """Return whether two JSON bodies differ only in the values at the *volatile* paths."""
     # The parser that verified them: it also reads lone surrogates and numbers beyond a float.
-    documents = [parse_exactly(one), parse_exactly(other)]
+    documents = [parse_exactly(body), parse_exactly(other_body)]
     if UNREADABLE in documents:
         return False
     for path in volatile:

@@ -97,8 +97,8 @@ async def read_sending_health(database: Database) -> SendingHealth:
     assert row is not None
     return SendingHealth(
         endpoints=row["endpoints"],
-        disabled=tuple(ids.show(ids.ENDPOINT, one) for one in row["disabled"]),
-        paused=tuple(ids.show(ids.ENDPOINT, one) for one in row["paused"]),
+        disabled=tuple(ids.show(ids.ENDPOINT, endpoint_id) for endpoint_id in row["disabled"]),
+        paused=tuple(ids.show(ids.ENDPOINT, endpoint_id) for endpoint_id in row["paused"]),
         hosts=row["hosts"],
         has_secrets=row["has_secrets"],
     )

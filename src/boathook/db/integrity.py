@@ -80,8 +80,8 @@ class ViolationExample(msgspec.Struct, frozen=True):
     """The command that shows the subject."""
 
     def __str__(self) -> str:
-        named = f"{self.subject}: " if self.subject else ""
-        return f"{named}expected {self.expected}; found {self.found}"
+        prefix = f"{self.subject}: " if self.subject else ""
+        return f"{prefix}expected {self.expected}; found {self.found}"
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -130,8 +130,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """Deliveries that are neither open, nor ended, nor purged; 0 if the totals are consistent."""
-        ended = self.succeeded + self.ignored + self.dead
-        return self.deliveries + self.replayed - (ended + self.pending + self.leased + self.purged)
+        finished = self.succeeded + self.ignored + self.dead
+        return self.deliveries + self.replayed - (finished + self.pending + self.leased + self.purged)
 
 
 class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -405,13 +405,13 @@ class _Check:
     def _report(self, title: str, low: UUID | None = None) -> None:
         reached = ids.created_at(low) if low not in {None, _FIRST, _LAST} else None
         first, last = self._span
-        done = ((reached or first) - first) / max(last - first, _MIN_SPAN)
+        progress = ((reached or first) - first) / max(last - first, _MIN_SPAN)
         self._progress(
             CheckProgress(
                 title=title,
                 number=self._number,
                 of=len(self._walks) + 2 + len(GLOBAL_INVARIANTS),
-                share=1.0 if low == _LAST else min(1.0, max(0.0, done)),
+                share=1.0 if low == _LAST else min(1.0, max(0.0, progress)),
                 events=self._figures["events"],
                 reached=reached,
             )
@@ -442,8 +442,8 @@ def _fill_frame(frame: str, statement: str) -> str:
 def _example(rule: Invariant, row: Record) -> ViolationExample:
     if row["id"] is None:
         return ViolationExample(None, row["expected"], row["found"], None)
-    subject, shown = ids.show(rule.prefix, row["id"]), _SHOW_COMMANDS.get(rule.prefix)
-    look = shown and f"{shown} {subject}"
+    subject, command = ids.show(rule.prefix, row["id"]), _SHOW_COMMANDS.get(rule.prefix)
+    look = command and f"{command} {subject}"
     if row["ordinal"] is not None:
         subject = ids.show_delivery(row["id"], row["ordinal"])
     return ViolationExample(subject, row["expected"], row["found"], look)

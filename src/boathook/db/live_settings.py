@@ -73,7 +73,7 @@ class LiveSettings:
         self.rows = rows
         decoded = {row.name: self._decode(row) for row in rows}
         keys = {(row.id, row.encrypted) for row in rows}
-        self._decoded = {key: found for key, found in self._decoded.items() if key in keys}
+        self._decoded = {key: source for key, source in self._decoded.items() if key in keys}
         served, problems = _choose(self._configured, decoded)
         for name, problem in problems.items():
             if self.problems.get(name) != problem:
@@ -84,35 +84,35 @@ class LiveSettings:
             callback(self.current)
         return True
 
-    def _decode(self, one: StoredSource) -> _Decoded:
-        key = (one.id, one.encrypted)
+    def _decode(self, row: StoredSource) -> _Decoded:
+        key = (row.id, row.encrypted)
         if key not in self._decoded:
-            self._decoded[key] = self._open(one)
+            self._decoded[key] = self._open(row)
         return self._decoded[key]
 
-    def _open(self, one: StoredSource) -> _Decoded:
+    def _open(self, row: StoredSource) -> _Decoded:
         try:
             if self._secret_box is None:
                 # Imported only here, as most processes and commands have no stored source to decrypt.
                 from boathook.db.secret_box import open_secret_box
 
                 self._secret_box = open_secret_box(self._configured)
-            return decrypt_source(self._secret_box, one)
+            return decrypt_source(self._secret_box, row)
         except BoathookError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - one stored source must never affect the others
-            return f"sources.{one.name}: its settings cannot be read: {error!r}"
+            return f"sources.{row.name}: its settings cannot be read: {error!r}"
 
-    async def refresh(self, where: Database | Connection) -> bool:
+    async def refresh(self, database: Database | Connection) -> bool:
         """Read the stored sources if one has changed; return whether one has.
 
         Raises:
             DatabaseError: PostgreSQL is unavailable, or lacks the table.
         """
-        version = await stored_sources.read_version(where)
+        version = await stored_sources.read_version(database)
         if version == self._version:
             return False
-        rows = await stored_sources.list_all(where)
+        rows = await stored_sources.list_all(database)
         self._version = version
         return self.set_rows(rows)
 
@@ -149,18 +149,18 @@ class LiveSettings:
 
     def retry_defaults(self) -> RetryDefaults:
         """Return the retry policies of handlers that set none; those of sources follow the stored ones."""
-        found = self.current.retry_defaults()
-        by_source = dict(found.by_source)
+        defaults = self.current.retry_defaults()
+        by_source = dict(defaults.by_source)
 
         def update(settings: Settings) -> None:
             by_source.clear()
             by_source.update(settings.retry_defaults().by_source)
 
         self.subscribe(update)
-        return replace(found, by_source=by_source)
+        return replace(defaults, by_source=by_source)
 
 
-def decrypt_source(secret_box: "SecretBox", one: StoredSource) -> SourceSettings:
+def decrypt_source(secret_box: "SecretBox", row: StoredSource) -> SourceSettings:
     """Return the settings of a stored source.
 
     Raises:
@@ -168,12 +168,12 @@ def decrypt_source(secret_box: "SecretBox", one: StoredSource) -> SourceSettings
         ConfigError: a key is wrong, for example because this version rejects it.
     """
     try:
-        values = json.loads(secret_box.open(one.encrypted, one.context))
+        values = json.loads(secret_box.open(row.encrypted, row.context))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"sources.{one.name}: the stored settings are not JSON: {error}") from None
+        raise ConfigError(f"sources.{row.name}: the stored settings are not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"sources.{one.name}: the stored settings are not a table")
-    return read_stored_source(one.name, values)
+        raise ConfigError(f"sources.{row.name}: the stored settings are not a table")
+    return read_stored_source(row.name, values)
 
 
 def _choose(configured: Settings, decoded: Mapping[str, _Decoded]) -> tuple[dict[str, SourceSettings], dict[str, str]]:

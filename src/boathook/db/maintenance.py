@@ -121,7 +121,7 @@ class _MaintenanceRun:
         rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
         await self._delete_in_batches("rejection", "bound_rejections", *rejections, sorted(HEAD_REASONS))
 
-    async def _try(self, what: str, step: Callable[[], Awaitable[Result]]) -> Result | None:
+    async def _try(self, task: str, step: Callable[[], Awaitable[Result]]) -> Result | None:
         """Run *step* in a transaction; if it cannot get its locks, it is left to the next run."""
         self._counted.clear()
         try:
@@ -129,7 +129,7 @@ class _MaintenanceRun:
                 await self._connection.fetch(SQL["limit_waits"], _LOCK_TIMEOUT, f"{_SLOW_STATEMENT_TIMEOUT_S:.0f}s")
                 result = await step()
         except _LOCK_ERRORS as error:
-            self._report.left.append(f"{what}: {error}")
+            self._report.left.append(f"{task}: {error}")
             return None
         self._report.dropped.update(self._counted)
         return result
@@ -164,8 +164,8 @@ class _MaintenanceRun:
 
     async def _make_partitions(self) -> None:
         async def make() -> int:
-            made: int = await self._connection.fetchval(SQL["ensure_partitions"], _WEEKS_AHEAD)
-            return made
+            created: int = await self._connection.fetchval(SQL["ensure_partitions"], _WEEKS_AHEAD)
+            return created
 
         try:
             self._report.partitions_created += await self._try("partitions ahead", make) or 0
@@ -227,12 +227,12 @@ class _MaintenanceRun:
         connection, pick = self._connection, _fill_names("pick_old_events", child=child)
         picked = [row["id"] for row in await connection.fetch(pick, cutoff, _BATCH, timeout=_SLOW_STATEMENT_TIMEOUT_S)]
         # A second statement sees deliveries that were added until the last event was picked.
-        gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
-        await self._record("event", "age", len(gone))
+        deleted_ids = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
+        await self._record("event", "age", len(deleted_ids))
         for parent in _TIME_COLUMNS.keys() - {"event"}:
-            number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), gone)
+            number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), deleted_ids)
             await self._record(parent, "age", number)
-        return len(gone)
+        return len(deleted_ids)
 
     async def _expunge(self) -> None:
         """Delete the expired content of messages, in batches."""

@@ -80,9 +80,9 @@ async def insert_group(
     targets: dict[MessageTarget, int] = {}
     numbers = [targets.setdefault(row.target, len(targets) + 1) for row in rows]
     deliveries = [
-        (row.event.id, ordinal, one.recipient, one.order_key, row.publication.deliver_at)
+        (row.event.id, ordinal, delivery.recipient, delivery.order_key, row.publication.deliver_at)
         for row in rows
-        for ordinal, one in enumerate(row.deliveries)
+        for ordinal, delivery in enumerate(row.deliveries)
     ]
     has_order = any(delivery[3] is not None for delivery in deliveries)
     arguments = (
@@ -96,16 +96,16 @@ async def insert_group(
     async with database.acquire(within_s=within_s, is_commit=True) as connection:
         try:
             with translate_errors():
-                done = await connection.fetchrow(SQL["publish_messages"], *arguments)
+                verdict_row = await connection.fetchrow(SQL["publish_messages"], *arguments)
         except DatabaseError as error:
             if _is_rolled_back(error):
                 raise GroupRolledBack(str(error)) from error
             raise
-        assert done is not None
-        if done["has_blocked"]:
+        assert verdict_row is not None
+        if verdict_row["has_blocked"]:
             with translate_errors():
                 await unblock(connection, [(recipient, key) for _, _, recipient, key, _ in deliveries])
-    verdicts: list[str | None] = done["verdicts"]
+    verdicts: list[str | None] = verdict_row["verdicts"]
     return verdicts
 
 

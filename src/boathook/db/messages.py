@@ -136,15 +136,15 @@ def to_size_limited_page(
     records: Sequence[Record], read: Callable[[Record], Row], limit: int, *, is_reversed: bool
 ) -> Page[Row]:
     """Build a page like `to_page`, which ends early if its contents are large in total."""
-    kept = [read(record) for record in records[:limit]]
-    is_last = not records or len(kept) == records[0]["found"]
-    return Page(kept[::-1] if is_reversed else kept, is_last)
+    rows = [read(record) for record in records[:limit]]
+    is_last = not records or len(rows) == records[0]["found"]
+    return Page(rows[::-1] if is_reversed else rows, is_last)
 
 
 def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
     """Build a page of *limit* rows from one row more, reversed if it was read against the list's order."""
-    kept = rows[:limit]
-    return Page(kept[::-1] if is_reversed else kept, len(rows) <= limit)
+    page_rows = rows[:limit]
+    return Page(page_rows[::-1] if is_reversed else page_rows, len(rows) <= limit)
 
 
 async def record_conflict(connection: Connection, message: NewEvent, first: UUID) -> None:
@@ -183,14 +183,14 @@ async def list_page(
     connection: Connection,
     application: str,
     window: Window,
-    wanted: MessageFilter = ALL_MESSAGES,
+    message_filter: MessageFilter = ALL_MESSAGES,
     *,
     limit: int,
     has_content: bool = True,
 ) -> Page[MessageRow]:
     """Return a page of an application's messages, newest first."""
     sql = size_limited_statement(SQL["list_messages"], is_upward=window.is_upward)
-    arguments = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
+    arguments = (application, window.low, window.high, has_content, *message_filter.arguments(), limit + 1)
     return to_size_limited_page(
         await connection.fetch(sql, *arguments), to_message, limit, is_reversed=window.is_upward
     )
@@ -201,7 +201,7 @@ async def list_endpoint_messages(
     application: str,
     endpoint_id: UUID,
     window: Window,
-    wanted: MessageFilter = ALL_MESSAGES,
+    message_filter: MessageFilter = ALL_MESSAGES,
     *,
     status: MessageStatus | None = None,
     limit: int,
@@ -209,7 +209,7 @@ async def list_endpoint_messages(
 ) -> Page[EndpointMessage]:
     """Return a page of the messages with deliveries to one endpoint, newest first, with their status there."""
     sql = size_limited_statement(endpoint_messages_statement(status), is_upward=window.is_upward)
-    filters = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
+    filters = (application, window.low, window.high, has_content, *message_filter.arguments(), limit + 1)
     rows = await connection.fetch(sql, *filters, _recipient(endpoint_id), status)
     return to_size_limited_page(rows, _endpoint_message, limit, is_reversed=window.is_upward)
 
@@ -284,13 +284,13 @@ async def expunge(connection: Connection, application: str, message_ids: Sequenc
 
 async def find_ids(connection: Connection, application: str, references: Sequence[str]) -> Mapping[str, UUID]:
     """Return the ids of an application's messages by reference: ids, or publisher ids."""
-    known = {name: identifier for name in references if (identifier := _read(name)) is not None}
-    own = [name for name in references if name not in known]
+    parsed_ids = {name: identifier for name in references if (identifier := _read(name)) is not None}
+    own = [name for name in references if name not in parsed_ids]
     keys = [ids.message_key(application, name) for name in own]
-    rows = await connection.fetch(SQL["find_messages"], application, list(known.values()), keys)
+    rows = await connection.fetch(SQL["find_messages"], application, list(parsed_ids.values()), keys)
     by_id, by_uid = {row["id"] for row in rows}, {row["dedup_key"]: row["id"] for row in rows}
-    found = {name: identifier for name, identifier in known.items() if identifier in by_id}
-    return found | {name: by_uid[name] for name in own if name in by_uid}
+    ids_by_reference = {name: identifier for name, identifier in parsed_ids.items() if identifier in by_id}
+    return ids_by_reference | {name: by_uid[name] for name in own if name in by_uid}
 
 
 async def page_ids(connection: Connection, application: str, window: Window, *, limit: int) -> list[UUID]:

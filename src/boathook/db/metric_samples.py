@@ -118,9 +118,9 @@ def _kept_step(step_s: int) -> int:
 
 def _combine_steps(rows: Iterable[Any], step_s: int, read: Callable[[str], MetricSnapshot]) -> list[Sample]:
     steps: dict[datetime, list[HostSample]] = {}
-    for one in _downsample(_decode_rows(rows, read), step_s):
-        steps.setdefault(one.at, []).append(one)
-    return [Sample(at, combine_hosts(one.snapshot for one in of), len(of)) for at, of in sorted(steps.items())]
+    for sample in _downsample(_decode_rows(rows, read), step_s):
+        steps.setdefault(sample.at, []).append(sample)
+    return [Sample(at, combine_hosts(sample.snapshot for sample in of), len(of)) for at, of in sorted(steps.items())]
 
 
 async def read_latest(database: Database | Connection, *, within_s: float) -> list[HostSample]:
@@ -183,8 +183,8 @@ async def roll_up(database: Database, app_metrics: Collection[str] = ()) -> int:
         app_metrics: names of the metrics of apps.
     """
     rolled = 0
-    while taken := await _roll_up(database, app_metrics):
-        rolled += taken
+    while batch_size := await _roll_up(database, app_metrics):
+        rolled += batch_size
     for step_s, kept_s in (*RETENTION_S.items(), (APP_STEP_S, APP_RETENTION_S)):
         await database.execute(SQL["drop_old"], step_s, kept_s)
     return rolled
@@ -194,11 +194,11 @@ async def _roll_up(database: Database, app_metrics: Collection[str]) -> int:
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_roll_up"])
         rows = await connection.fetch(SQL["take_rows"], _BATCH)
-        if taken := list(_decode_rows(rows)):
+        if samples := list(_decode_rows(rows)):
             for step_s in RETENTION_S.keys() - {STEP_S}:
-                await _add(connection, step_s, taken)
+                await _add(connection, step_s, samples)
             if app_metrics:
-                of_apps = [HostSample(one.host, one.at, one.snapshot.only(app_metrics)) for one in taken]
+                of_apps = [HostSample(sample.host, sample.at, sample.snapshot.only(app_metrics)) for sample in samples]
                 await _add(connection, APP_STEP_S, of_apps)
         if rows:
             keys = [row["at"] for row in rows], [row["host"] for row in rows]
@@ -209,8 +209,8 @@ async def _roll_up(database: Database, app_metrics: Collection[str]) -> int:
 async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
     """Add rows to the rows of a coarser step."""
     fresh = list(_downsample(rows, step_s))
-    held = _decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
-    sums = list(_downsample([*held, *fresh], step_s))
+    coarser = _decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
+    sums = list(_downsample([*coarser, *fresh], step_s))
     await connection.execute(SQL["write_coarser"], step_s, *_places(sums), *_to_columns(sums))
 
 

@@ -102,13 +102,13 @@ async def migrate(url: str, apps: Sequence[tuple[str, Path]] = (), *, only_pre: 
     return [migration.title for migration in pending]
 
 
-async def list_pending(where: Database | str, apps: Sequence[tuple[str, Path]] = ()) -> list[str]:
+async def list_pending(database: Database | str, apps: Sequence[tuple[str, Path]] = ()) -> list[str]:
     """Return the titles of the pending migrations of a database, or of the one at a URL. Raises as `migrate`."""
     migrations = _read(apps)
-    if isinstance(where, Database):
-        pending = _select_pending(migrations, await _applied(where))
+    if isinstance(database, Database):
+        pending = _select_pending(migrations, await _applied(database))
     else:
-        async with connected(where) as connection:
+        async with connected(database) as connection:
             pending = _select_pending(migrations, await _applied(connection))
     return [migration.title for migration in pending]
 
@@ -116,7 +116,7 @@ async def list_pending(where: Database | str, apps: Sequence[tuple[str, Path]] =
 def _read(apps: Sequence[tuple[str, Path]], *, only_pre: bool = False) -> list[Migration]:
     own = _read_own(MIGRATIONS)
     if only_pre:
-        return list(itertools.takewhile(lambda one: not one.is_post, own))
+        return list(itertools.takewhile(lambda migration: not migration.is_post, own))
     return [*own, *(migration for app, folder in apps for migration in _read_folder(app, folder))]
 
 
@@ -132,10 +132,10 @@ def _read_folder(app: str, folder: Path) -> list[Migration]:
     numbers: dict[str, str] = {}
     migrations = []
     for path in sorted(folder.glob("*.sql")):
-        named = _FILE.fullmatch(path.name)
-        if named is None:
+        file_match = _FILE.fullmatch(path.name)
+        if file_match is None:
             raise ConfigError(f"{path}: call it NNNN_what.sql, such as 0001_first.sql")
-        if (other := numbers.setdefault(named[1], path.name)) != path.name:
+        if (other := numbers.setdefault(file_match[1], path.name)) != path.name:
             raise ConfigError(f"{path} has the number of {other}; give the later one the next number")
         sql = _read_file(path)
         expanded = expand_functions(sql) if app == CORE else expand(sql, app, str(path))
@@ -152,11 +152,11 @@ def _read_file(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
 
-async def _applied(where: Database | asyncpg.Connection) -> dict[tuple[str, str], bytes]:
+async def _applied(database: Database | asyncpg.Connection) -> dict[tuple[str, str], bytes]:
     with translate_errors():
-        if not await where.fetchval(SQL["find_migrations"]):
+        if not await database.fetchval(SQL["find_migrations"]):
             return {}
-        rows = await where.fetch(SQL["read_migrations"])
+        rows = await database.fetch(SQL["read_migrations"])
     return {(row["app"], row["name"]): row["sha256"] for row in rows}
 
 
@@ -184,7 +184,7 @@ async def _apply(url: str, connection: asyncpg.Connection, migration: Migration)
 
 async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migration) -> None:
     title = migration.title
-    for left in reversed(range(_MAX_TRIES)):
+    for tries_left in reversed(range(_MAX_TRIES)):
         try:
             async with connection.transaction():
                 # Without arguments the driver sends the text unchanged, so it may contain several statements.
@@ -196,7 +196,7 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
                     )
                 await _record_applied(connection, migration)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
-            if not left:
+            if not tries_left:
                 raise DatabaseError(f"migration {title} cannot lock its tables: {error}") from error
         except asyncpg.ActiveSQLTransactionError as error:
             raise DatabaseError(
@@ -212,9 +212,9 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
             return
 
 
-async def read_missing_grant(where: Database | asyncpg.Connection) -> str | None:
+async def read_missing_grant(database: Database | asyncpg.Connection) -> str | None:
     """Return the statement that gives this role a privilege to migrate which it lacks; None if it lacks none."""
-    row = await where.fetchrow(SQL["read_privileges"])
+    row = await database.fetchrow(SQL["read_privileges"])
     assert row is not None  # the query has no condition
     if not row["may_create"]:
         grant = f'grant create on database "{row["database"]}" to "{row["role"]}"'

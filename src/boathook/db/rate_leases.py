@@ -22,11 +22,11 @@ async def lease_tokens(database: Database, requests: Sequence[LeaseRequest], *, 
     """
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
-            taken = await _lease(connection, requests)
-            if missing := [request for request in requests if request.source not in taken]:
-                await connection.execute(SQL["ensure_rates"], [one.source for one in missing])
-                taken |= await _lease(connection, missing)
-    return taken
+            granted = await _lease(connection, requests)
+            if missing := [request for request in requests if request.source not in granted]:
+                await connection.execute(SQL["ensure_rates"], [request.source for request in missing])
+                granted |= await _lease(connection, missing)
+    return granted
 
 
 async def _lease(connection: Connection, requests: Sequence[LeaseRequest]) -> dict[str, int]:
@@ -50,5 +50,5 @@ async def count_gateways(database: Database, *, within_s: float) -> int:
     """
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
-            found: int = await connection.fetchval(SQL["count_gateways"], heartbeat_name(GATEWAY))
-    return found
+            number: int = await connection.fetchval(SQL["count_gateways"], heartbeat_name(GATEWAY))
+    return number

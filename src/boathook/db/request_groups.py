@@ -43,16 +43,18 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
         return self.source or self.application or "no source"
 
 
-async def list_rejection_groups(database: Database, wanted: ListFilter) -> list[RequestGroup]:
+async def list_rejection_groups(database: Database, filters: ListFilter) -> list[RequestGroup]:
     """Return the groups of rejections of a source and with a reason, largest first; `MAX_GROUPS` at most."""
-    rows = await database.fetch(SQL["list_rejections"], wanted.source, wanted.code, MAX_GROUPS, MAX_COUNTED)
+    rows = await database.fetch(SQL["list_rejections"], filters.source, filters.code, MAX_GROUPS, MAX_COUNTED)
     return _groups(ids.REJECTION, rows)
 
 
-async def list_conflict_groups(database: Database, wanted: ListFilter) -> list[RequestGroup]:
+async def list_conflict_groups(database: Database, filters: ListFilter) -> list[RequestGroup]:
     """Return the groups of conflicts of a source or application and with a difference, as `list_rejection_groups`."""
-    chosen = (wanted.source, wanted.application, wanted.code)
-    return _groups(ids.CONFLICT, await database.fetch(SQL["list_conflicts"], *chosen, MAX_GROUPS, MAX_COUNTED))
+    filter_arguments = (filters.source, filters.application, filters.code)
+    return _groups(
+        ids.CONFLICT, await database.fetch(SQL["list_conflicts"], *filter_arguments, MAX_GROUPS, MAX_COUNTED)
+    )
 
 
 def _groups(prefix: str, rows: list[Record]) -> list[RequestGroup]:

@@ -99,13 +99,13 @@ async def reroute_events(
         NotFound: no handler of this name is registered.
         InvalidTransition: an event would exceed its maximum number of deliveries.
     """
-    done = RerouteResult()
+    rerouted = RerouteResult()
     with contextlib.suppress(_Rollback):
         async with database.transaction() as connection:
-            done = await reroute_events_in(connection, event_ids, action, pace=pace, to=to, type=type)
+            rerouted = await reroute_events_in(connection, event_ids, action, pace=pace, to=to, type=type)
             if is_dry_run:
                 raise _Rollback
-    return done
+    return rerouted
 
 
 async def reroute_events_in(
@@ -122,15 +122,15 @@ async def reroute_events_in(
     router = await _read_router(connection, to)
     rows = await connection.fetch(SQL["read_routable"], list(event_ids), DEFAULT_ORGANIZATION)
     candidates, unclear = await _candidates(connection, router, rows, type or "*")
-    found: list[Record] = []
+    delivery_rows: list[Record] = []
     async for deliveries in _match_candidates(connection, router, candidates):
-        later = replace(pace, place=pace.place + len(found))
-        found += await _insert_deliveries(connection, deliveries, later, is_named=to is not None)
-    added = [row for row in found if row["recipient"] is not None]
+        later = replace(pace, place=pace.place + len(delivery_rows))
+        delivery_rows += await _insert_deliveries(connection, deliveries, later, is_named=to is not None)
+    added = [row for row in delivery_rows if row["recipient"] is not None]
     await unblock(connection, [(row["recipient"], row["order_key"]) for row in added])
     routed = await _record(connection, action, added)
     await notify_due(connection)
-    return RerouteResult(len(event_ids), routed, len(added), len(found) - len(added) + unclear)
+    return RerouteResult(len(event_ids), routed, len(added), len(delivery_rows) - len(added) + unclear)
 
 
 async def list_new_recipients(database: Database, event_id: UUID) -> list[str]:
@@ -139,12 +139,18 @@ async def list_new_recipients(database: Database, event_id: UUID) -> list[str]:
         router = await _read_router(connection, None)
         rows = await connection.fetch(SQL["read_routable"], [event_id], DEFAULT_ORGANIZATION)
         candidates, _ = await _candidates(connection, router, rows, "*")
-        wanted = [one async for part in _match_candidates(connection, router, candidates) for one in part]
-        if not wanted:
+        deliveries = [delivery async for part in _match_candidates(connection, router, candidates) for delivery in part]
+        if not deliveries:
             return []
         existing = await connection.fetch(SQL["list_recipients"], event_id)
-    known = {(row["recipient"], row["item_path"]) for row in existing}
-    return list(dict.fromkeys(one.recipient for one in wanted if (one.recipient, one.item_path) not in known))
+    existing_targets = {(row["recipient"], row["item_path"]) for row in existing}
+    return list(
+        dict.fromkeys(
+            delivery.recipient
+            for delivery in deliveries
+            if (delivery.recipient, delivery.item_path) not in existing_targets
+        )
+    )
 
 
 async def check_handler(connection: Connection | Database, name: str) -> str:
@@ -154,11 +160,11 @@ async def check_handler(connection: Connection | Database, name: str) -> str:
         NotFound: no handler of this name is registered; the message names a similar one.
     """
     recipient = name if name.startswith(_PREFIX) else _PREFIX + name
-    known = {route.recipient for route in decode_routes(await connection.fetchval(READ_ROUTES)).routes}
-    if recipient in known:
+    recipients = {route.recipient for route in decode_routes(await connection.fetchval(READ_ROUTES)).routes}
+    if recipient in recipients:
         return recipient
-    near = get_close_matches(recipient, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"registered are: {', '.join(sorted(known)) or 'none'}."
+    near = get_close_matches(recipient, recipients, 1)
+    hint = f"did you mean {near[0]}?" if near else f"registered are: {', '.join(sorted(recipients)) or 'none'}."
     raise NotFound(f"no handler {recipient} is registered; {hint} `boathook serve` registers them when it starts")
 
 
@@ -171,8 +177,8 @@ async def count_unhandled(database: Database | Connection, since: datetime) -> M
 async def _read_router(connection: Connection, to: str | None) -> Router:
     if to is not None:
         to = await check_handler(connection, to)
-    found = decode_routes(await connection.fetchval(READ_ROUTES))
-    return Router([route for route in found.routes if to in {None, route.recipient}], found.version)
+    active_routes = decode_routes(await connection.fetchval(READ_ROUTES))
+    return Router([route for route in active_routes.routes if to in {None, route.recipient}], active_routes.version)
 
 
 async def _candidates(
@@ -180,19 +186,19 @@ async def _candidates(
 ) -> tuple[list[_Candidate], int]:
     """Return the events that a route matches, and the number of others that may be batches with unknown items."""
     unclear = [row["id"] for row in rows if row["is_unclear"]]
-    known = await _known_items(connection, unclear) if unclear else {}
-    wanted = Pattern(type)
+    items_by_event = await _known_items(connection, unclear) if unclear else {}
+    type_pattern = Pattern(type)
     candidates: list[_Candidate] = []
-    left = 0
+    unknown_batches = 0
     for row in rows:
-        if row["is_unclear"] and row["id"] not in known:
-            left += router.fits(source=row["source"], application=None, type=row["type"])
+        if row["is_unclear"] and row["id"] not in items_by_event:
+            unknown_batches += router.fits(source=row["source"], application=None, type=row["type"])
             continue
-        items = known[row["id"]] if row["is_unclear"] else _items_of(row)
-        if items is not None and not wanted.matches(row["type"]):
-            items = [item for item in items if wanted.matches(item[1])]
+        items = items_by_event[row["id"]] if row["is_unclear"] else _items_of(row)
+        if items is not None and not type_pattern.matches(row["type"]):
+            items = [item for item in items if type_pattern.matches(item[1])]
         candidates += _candidate(router, row, items)
-    return candidates, left
+    return candidates, unknown_batches
 
 
 def _candidate(router: Router, row: Record, items: Sequence[tuple[str, str]] | None) -> Iterator[_Candidate]:
@@ -210,12 +216,12 @@ async def _known_items(
 
     None means that the whole event was delivered, so it is not a batch. Events without deliveries are missing.
     """
-    known: dict[UUID, list[tuple[str, str]] | None] = {}
+    items_by_event: dict[UUID, list[tuple[str, str]] | None] = {}
     for row in await connection.fetch(SQL["list_pending"], event_ids):
-        items = known.setdefault(row["event_id"], None if row["item_path"] is None else [])
+        items = items_by_event.setdefault(row["event_id"], None if row["item_path"] is None else [])
         if items is not None:
             items.append((row["item_path"], row["item_type"]))
-    return known
+    return items_by_event
 
 
 def _items_of(row: Record) -> Sequence[tuple[str, str]] | None:
@@ -227,12 +233,14 @@ async def _match_candidates(
 ) -> AsyncIterator[list[_NewDelivery]]:
     """Yield the deliveries of matching events, in portions of limited body size."""
     for portion in _split_by_size(candidates):
-        wanting = [one.row["id"] for one in portion if one.reads_body]
+        wanting = [candidate.row["id"] for candidate in portion if candidate.reads_body]
         bodies = (
             {row["id"]: row["body"] for row in await connection.fetch(SQL["read_bodies"], wanting)} if wanting else {}
         )
         yield [
-            delivery for one in portion for delivery in _match_candidate(router, one, bodies.get(one.row["id"], b""))
+            delivery
+            for candidate in portion
+            for delivery in _match_candidate(router, candidate, bodies.get(candidate.row["id"], b""))
         ]
 
 
@@ -250,16 +258,16 @@ def _split_by_size(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate
         yield portion
 
 
-def _match_candidate(router: Router, one: _Candidate, body: bytes) -> Iterator[_NewDelivery]:
-    row, headers = one.row, msgspec.json.decode(one.row["headers"], type=dict[str, str])
-    if one.items is not None:
-        document: Any = json_document.parse(body) if one.reads_body else None
-        items = [(type, json_document.get_path(document, path.split("."))) for path, type in one.items]
+def _match_candidate(router: Router, candidate: _Candidate, body: bytes) -> Iterator[_NewDelivery]:
+    row, headers = candidate.row, msgspec.json.decode(candidate.row["headers"], type=dict[str, str])
+    if candidate.items is not None:
+        document: Any = json_document.parse(body) if candidate.reads_body else None
+        items = [(type, json_document.get_path(document, path.split("."))) for path, type in candidate.items]
         for delivery in router.route_items(source=row["source"], headers=headers, items=items):
-            yield _NewDelivery(row["id"], delivery.recipient, delivery.order_key, *one.items[delivery.item or 0])
+            yield _NewDelivery(row["id"], delivery.recipient, delivery.order_key, *candidate.items[delivery.item or 0])
         return
     seen: set[str] = set()
-    for application in one.applications:
+    for application in candidate.applications:
         for delivery in router.route(
             source=row["source"], application=application, type=row["type"], headers=headers, body=body
         ):

@@ -69,10 +69,10 @@ async def recover(
     Messages that succeeded meanwhile or have an open delivery are skipped, and so are canceled ones.
     """
     rows = await connection.fetch(SQL["page_dead"], recipient, window.low, window.high, died_by, PAGE)
-    found = [row["event_id"] for row in rows]
-    await connection.execute(SQL["lock_messages"], found)
-    revived = await _replay_dead(connection, recipient, found, died_by, has_canceled=False, action=action)
-    return ResendResult(revived, _place(found, PAGE))
+    event_ids = [row["event_id"] for row in rows]
+    await connection.execute(SQL["lock_messages"], event_ids)
+    revived = await _replay_dead(connection, recipient, event_ids, died_by, has_canceled=False, action=action)
+    return ResendResult(revived, _place(event_ids, PAGE))
 
 
 async def resend_missing(
@@ -88,8 +88,8 @@ async def resend_missing(
     limit = BODY_PAGE if reads_body else PAGE
     arguments = (application, window.low, window.high, limit, recipient, reads_body)
     rows = await connection.fetch(SQL["page_candidates"], *arguments)
-    wanted = [(row["id"], key) for row in rows if not row["is_known"] for key in _keys(router, application, row)]
-    number = await resend(connection, recipient, wanted, ResendKind.MISSING, action=action)
+    missing = [(row["id"], key) for row in rows if not row["is_known"] for key in _keys(router, application, row)]
+    number = await resend(connection, recipient, missing, ResendKind.MISSING, action=action)
     return ResendResult(number, _place([row["id"] for row in rows], limit))
 
 
@@ -105,12 +105,12 @@ async def resend_matching(
     rows = await connection.fetch(
         SQL["page_pending"], application, window.low, window.high, PAGE, recipient, *arguments
     )
-    chosen = {row["id"]: row for row in rows if row["is_wanted"]}
-    await connection.execute(SQL["lock_messages"], list(chosen))
-    dead = [key for key, row in chosen.items() if row["status"] in {MessageStatus.FAIL, MessageStatus.CANCELED}]
+    rows_by_id = {row["id"]: row for row in rows if row["is_wanted"]}
+    await connection.execute(SQL["lock_messages"], list(rows_by_id))
+    dead = [key for key, row in rows_by_id.items() if row["status"] in {MessageStatus.FAIL, MessageStatus.CANCELED}]
     revived = await _replay_dead(connection, recipient, dead, asked_at, has_canceled=True, action=action)
-    ended = [(key, row["order_key"]) for key, row in chosen.items() if row["status"] == MessageStatus.SUCCESS]
-    added = await resend(connection, recipient, ended, ResendKind.ENDED, is_manual=True, action=action)
+    succeeded = [(key, row["order_key"]) for key, row in rows_by_id.items() if row["status"] == MessageStatus.SUCCESS]
+    added = await resend(connection, recipient, succeeded, ResendKind.ENDED, is_manual=True, action=action)
     return ResendResult(revived + added, _place([row["id"] for row in rows], PAGE))
 
 
@@ -139,13 +139,13 @@ async def resend(
 
 
 async def _replay_dead(
-    connection: Connection, recipient: str, found: Sequence[UUID], died_by: datetime, *, has_canceled: bool,
+    connection: Connection, recipient: str, event_ids: Sequence[UUID], died_by: datetime, *, has_canceled: bool,
     action: AuditContext,
 ) -> int:  # fmt: skip
-    if not found:
+    if not event_ids:
         return 0
-    await connection.execute(SQL["lock_dead"], recipient, found)
-    rows = await connection.fetch(SQL["revive_dead"], recipient, found, died_by, has_canceled)
+    await connection.execute(SQL["lock_dead"], recipient, event_ids)
+    rows = await connection.fetch(SQL["revive_dead"], recipient, event_ids, died_by, has_canceled)
     await _unblock_and_record(connection, recipient, rows, action, delivery_commands.REPLAY_DEAD)
     return len(rows)
 
@@ -182,5 +182,5 @@ def _subject(name: str, row: Record) -> str:
     return ids.show(ids.EVENT, row["event_id"])
 
 
-def _place(found: Sequence[UUID], limit: int) -> UUID | None:
-    return found[-1] if len(found) == limit else None
+def _place(event_ids: Sequence[UUID], limit: int) -> UUID | None:
+    return event_ids[-1] if len(event_ids) == limit else None

@@ -113,8 +113,8 @@ async def read_router(database: Database, *, within_s: float | None = None) -> R
 
 async def read_router_in(connection: Connection) -> Router:
     """Return the active routes as the transaction sees them, compiled."""
-    found = decode_routes(await connection.fetchval(READ_ROUTES))
-    return Router(found.routes, found.version, assignments=found.assignments)
+    active_routes = decode_routes(await connection.fetchval(READ_ROUTES))
+    return Router(active_routes.routes, active_routes.version, assignments=active_routes.assignments)
 
 
 async def is_registered(connection: Connection, recipient: str) -> bool:
@@ -135,19 +135,19 @@ async def register(database: Database, app: str, routes: Sequence[Route]) -> Non
     another app declared before is taken over, so that a moved module keeps its deliveries; the audit records it. A new
     recipient whose routes request past events gets a task that reroutes them.
     """
-    wanted = _number(routes)
+    numbered_routes = _number(routes)
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_route_version"])
         rows = await connection.fetch(SQL["read_routes_of"], app, [route.recipient for route in routes])
-        known = {(row["recipient"], row["position"]): row for row in rows}
-        changed = {key: route for key, route in wanted.items() if not _is_same(known.get(key), route)}
-        retired = [key for key, row in known.items() if row["is_active"] and key not in wanted]
-        await _note_takeovers(connection, app, known)
+        former_routes = {(row["recipient"], row["position"]): row for row in rows}
+        changed = {key: route for key, route in numbered_routes.items() if not _is_same(former_routes.get(key), route)}
+        retired = [key for key, row in former_routes.items() if row["is_active"] and key not in numbered_routes]
+        await _note_takeovers(connection, app, former_routes)
         if changed:
             await connection.execute(SQL["save_routes"], _encode(changed))
         if retired:
             await connection.execute(SQL["retire_routes"], *map(list, zip(*retired, strict=True)))
-        await _schedule_backfill(connection, app, routes, {recipient for recipient, _ in known})
+        await _schedule_backfill(connection, app, routes, {recipient for recipient, _ in former_routes})
 
 
 def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
@@ -160,16 +160,18 @@ def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
     return numbered
 
 
-async def _schedule_backfill(connection: Connection, app: str, routes: Sequence[Route], known: Collection[str]) -> None:
+async def _schedule_backfill(
+    connection: Connection, app: str, routes: Sequence[Route], former_recipients: Collection[str]
+) -> None:
     """Schedule the rerouting of past events for handlers that are registered for the first time and request them.
 
     All events that were routed without them are committed by now, because appending locks the version's row.
     """
-    asked: dict[str, float] = {}
+    past_seconds: dict[str, float] = {}
     for route in routes:
-        if route.since_s is not None and route.recipient not in known:
-            asked[route.recipient] = max(route.since_s, asked.get(route.recipient, 0.0))
-    for recipient, since_s in asked.items():
+        if route.since_s is not None and route.recipient not in former_recipients:
+            past_seconds[route.recipient] = max(route.since_s, past_seconds.get(route.recipient, 0.0))
+    for recipient, since_s in past_seconds.items():
         now: datetime = await connection.fetchval(SQL["read_clock"])
         task_id = ids.make(int(now.timestamp() * 1000), secrets.randbits(_RANDOM_BITS))
         since = now - timedelta(seconds=since_s)
@@ -197,8 +199,8 @@ def _encode(routes: dict[tuple[str, int], Route]) -> str:
     return msgspec.json.encode(rows).decode()
 
 
-async def _note_takeovers(connection: Connection, app: str, known: dict[tuple[str, int], Record]) -> None:
-    owners = {row["recipient"]: row["app"] for row in known.values() if row["app"] != app and row["is_active"]}
+async def _note_takeovers(connection: Connection, app: str, former_routes: dict[tuple[str, int], Record]) -> None:
+    owners = {row["recipient"]: row["app"] for row in former_routes.values() if row["app"] != app and row["is_active"]}
     for recipient, owner in owners.items():
         get_logger("registry").warning("route_taken_over", recipient=recipient, app=app, before=owner)
         await connection.execute(SQL["note_takeover"], app, recipient, f"declared by {owner} before")

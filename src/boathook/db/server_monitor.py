@@ -241,7 +241,7 @@ class ServerMonitor:
 
     def _close_stalled(self) -> None:
         latest = time.monotonic() - _MAX_COMMIT_S
-        for connection in [one for one, since in self._committing.items() if since < latest]:
+        for connection in [candidate for candidate, since in self._committing.items() if since < latest]:
             del self._committing[connection]
             terminate(connection)
 
@@ -303,13 +303,13 @@ class ServerMonitor:
             await self._pause(HEARTBEAT_INTERVAL_S)
 
     def _update_safety(self, row: asyncpg.Record) -> None:
-        found, before = assess_safety(row), self.safety
-        self.safety = found
-        if found.stalled:
+        assessment, before = assess_safety(row), self.safety
+        self.safety = assessment
+        if assessment.stalled:
             self._close_stalled()
-        meters.gauge("boathook_database_unsafe", float(found.is_doubtful))
-        if found.kind != before.kind:
-            notes = [*found.reasons(), *found.weak]
+        meters.gauge("boathook_database_unsafe", float(assessment.is_doubtful))
+        if assessment.kind != before.kind:
+            notes = [*assessment.reasons(), *assessment.weak]
             note = " ".join(notes) or "the server keeps what it commits again"
             self._log.warning("unsafe_database" if notes else "safe_database", note=note)
         self.level = "remote_apply" if row["synchronous_commit"] == "remote_apply" else "on"

@@ -38,9 +38,9 @@ class SourceSecret:
         """The encryption context that the secret is bound to."""
         return encryption_context(self.source, self.id)
 
-    def is_valid_at(self, moment: datetime) -> bool:
-        """Return whether it is valid at *moment*."""
-        return self.expires_at is None or moment < self.expires_at
+    def is_valid_at(self, at: datetime) -> bool:
+        """Return whether it is valid at *at*."""
+        return self.expires_at is None or at < self.expires_at
 
 
 def encryption_context(source: str, id: UUID) -> str:
@@ -118,9 +118,9 @@ async def expire_others(connection: Connection, source: str, id: UUID, after: ti
 
 async def delete(connection: Connection, source: str, id: UUID) -> bool:
     """Delete a secret; return whether it existed."""
-    gone = await connection.fetchval(SQL["remove_secret"], source, id) is not None
+    was_deleted = await connection.fetchval(SQL["remove_secret"], source, id) is not None
     await announce(connection)
-    return gone
+    return was_deleted
 
 
 async def announce(connection: Connection) -> None:

@@ -26,14 +26,14 @@ def load(module_file: str, *, fragments_of: tuple[str, ...] = ()) -> dict[str, s
     return statements
 
 
-def _read(module_file: str, wanted: str) -> dict[str, str]:
+def _read(module_file: str, statement_kind: str) -> dict[str, str]:
     path = Path(module_file).with_suffix(".sql")
     parts = _HEAD.split(path.read_text(encoding="utf-8"))[1:]
     names = parts[1::3]
     if len(set(names)) != len(names):
         raise ValueError(f"{path.name} names a statement twice")
     each = zip(parts[0::3], names, parts[2::3], strict=True)
-    return {name: body.strip().rstrip(";") for kind, name, body in each if kind == wanted}
+    return {name: body.strip().rstrip(";") for kind, name, body in each if kind == statement_kind}
 
 
 def with_direction(statement: str, *, is_ascending: bool) -> str:

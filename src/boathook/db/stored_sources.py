@@ -41,15 +41,15 @@ def encryption_context(name: str, id: UUID) -> str:
     return f"source_settings:{name}:{id}"
 
 
-async def read_version(where: Database | Connection) -> str:
+async def read_version(database: Database | Connection) -> str:
     """Return a text that differs after each change of the stored sources."""
-    version: str = await where.fetchval(SQL["read_version"])
+    version: str = await database.fetchval(SQL["read_version"])
     return version
 
 
-async def list_all(where: Database | Connection) -> tuple[StoredSource, ...]:
+async def list_all(database: Database | Connection) -> tuple[StoredSource, ...]:
     """Return all stored sources by name."""
-    return tuple(map(_source, await where.fetch(SQL["list_sources"])))
+    return tuple(map(_source, await database.fetch(SQL["list_sources"])))
 
 
 async def lock(connection: Connection) -> None:

@@ -256,8 +256,8 @@ async def page_usage(
     limit: int,
 ) -> list[Usage]:
     """Return the next applications of an organization, optionally only the named ones, with their usage in a window."""
-    chosen = None if application_ids is None else list(application_ids)
-    rows = await connection.fetch(SQL["page_usage"], organization, after, limit, window.low, window.high, chosen)
+    selected_ids = None if application_ids is None else list(application_ids)
+    rows = await connection.fetch(SQL["page_usage"], organization, after, limit, window.low, window.high, selected_ids)
     return [Usage(row["id"], row["uid"], row["destinations"]) for row in rows]
 
 

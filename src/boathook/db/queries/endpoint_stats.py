@@ -248,7 +248,7 @@ async def read_results(
 
     If the newest succeeded, no other attempt is counted, because its health is then the same.
     """
-    recipients = [_recipient(one) for one in endpoint_ids]
+    recipients = [_recipient(endpoint_id) for endpoint_id in endpoint_ids]
     rows = await database.fetch(SQL["count_results"], list(endpoint_ids), recipients, ids.first_of(since), MAX_MEASURED)
     return {row["id"]: AttemptResults(row["succeeded"], row["failed"], bool(row["is_newest_failed"])) for row in rows}
 
@@ -308,10 +308,10 @@ _MONDAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
 
 
 def _fill_buckets(parts: Sequence[Record], now: datetime, span: timedelta, width: timedelta) -> tuple[TimeBucket, ...]:
-    known = {row["stretch"]: row for row in parts}
+    parts_by_start = {row["stretch"]: row for row in parts}
     return tuple(
         TimeBucket(start=start, succeeded=row["succeeded"], failed=row["failed"])
-        if (row := known.get(start)) is not None
+        if (row := parts_by_start.get(start)) is not None
         else TimeBucket(start=start)
         for start in bucket_starts(now, span, width)
     )
@@ -360,10 +360,10 @@ async def scan_messages(
 
 
 def _to_scan_page(rows: Sequence[Record], read: Any, limit: int) -> ScanPage[Any]:
-    found = [read(row) for row in rows if row["id"] is not None]
-    if len(found) == limit:
-        return ScanPage(found, found[-1].id)
-    return ScanPage(found, rows[0]["last"] if rows[0]["looked"] == SCAN_ROWS else None)
+    page_rows = [read(row) for row in rows if row["id"] is not None]
+    if len(page_rows) == limit:
+        return ScanPage(page_rows, page_rows[-1].id)
+    return ScanPage(page_rows, rows[0]["last"] if rows[0]["looked"] == SCAN_ROWS else None)
 
 
 def _seen_attempt(row: Record) -> AttemptSummary:

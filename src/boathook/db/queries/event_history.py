@@ -136,14 +136,16 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     start, limit = (first, MAX_DELIVERIES_SHOWN) if only is None else (only, 1)
     rows = await database.fetch(SQL["list_some"], event_id, start, limit + 1)
     rows = [row for row in rows if only is None or row["ordinal"] == only]
-    shown = [row["ordinal"] for row in rows[:limit]]
-    attempts = await database.fetch(SQL["list_attempts"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
+    ordinals = [row["ordinal"] for row in rows[:limit]]
+    attempts = await database.fetch(
+        SQL["list_attempts"], event_id, ordinals, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES
+    )
     effects = await database.fetch(SQL["list_done"], event_id, _MAX_SIDE_EFFECTS)
     answer = await database.fetchrow(SQL["get_reply"], event_id, MAX_RESPONSE_BYTES)
     subjects = [
         ids.show(ids.EVENT, event_id),
         ids.show(ids.MESSAGE, event_id),
-        *(ids.show_delivery(event_id, ordinal) for ordinal in shown),
+        *(ids.show_delivery(event_id, ordinal) for ordinal in ordinals),
     ]
     notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES, event_id)
     conflicts = await database.fetch(SQL["list_conflicts"], event_id, _MAX_CONFLICTS)

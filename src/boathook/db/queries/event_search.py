@@ -161,16 +161,16 @@ class _SearchScan(msgspec.Struct):
 
     async def step(self, connection: Connection, until: float) -> None:
         """Scan the next rows and keep matches; texts are searched until a time of the monotonic clock."""
-        wanted = self.wanted
+        event_filter = self.wanted
         began = time.monotonic()
         row = await connection.fetchrow(
-            self.statement, self.place, self.low, self.length, wanted.source, wanted.application,
-            like_pattern(wanted.type),
-            wanted.key, wanted.state, _BATCH, wanted.organization,
+            self.statement, self.place, self.low, self.length, event_filter.source, event_filter.application,
+            like_pattern(event_filter.type),
+            event_filter.key, event_filter.state, _BATCH, event_filter.organization,
         )  # fmt: skip
         assert row is not None
         self.looked_at += row["looked"]
-        if wanted.content.is_empty:
+        if event_filter.content.is_empty:
             self._add_hits(row["ids"])
             self._advance(row)
         else:
@@ -181,17 +181,17 @@ class _SearchScan(msgspec.Struct):
         for number, (portion, is_too_large) in enumerate(_split_by_size(row["ids"], row["sizes"])):
             if number and time.monotonic() >= until:
                 return
-            found = set() if is_too_large else await _matching(connection, portion, self.wanted.content)
+            matching_ids = set() if is_too_large else await _matching(connection, portion, self.wanted.content)
             self.too_large += is_too_large
-            self._add_hits([one for one in portion if one in found])
+            self._add_hits([event_id for event_id in portion if event_id in matching_ids])
             if self.is_full:
                 return
             self.place = portion[-1]
         self._advance(row)
 
-    def _add_hits(self, found: Sequence[UUID]) -> None:
+    def _add_hits(self, matching_ids: Sequence[UUID]) -> None:
         """Add matches to the page; once it is full, the next search continues after its last event."""
-        self.hits += found[: self.limit - len(self.hits)]
+        self.hits += matching_ids[: self.limit - len(self.hits)]
         if self.is_full:
             self.place = self.hits[-1]
 
@@ -203,7 +203,7 @@ class _SearchScan(msgspec.Struct):
 
     def _adjust_step(self, took_s: float, left_s: float) -> None:
         """Choose the length of the next step from the duration of this one, so that it ends in time."""
-        wanted = (
+        target = (
             2 * self.length
             if took_s < _TARGET_STEP_S
             else self.length // 2
@@ -211,11 +211,11 @@ class _SearchScan(msgspec.Struct):
             else self.length
         )
         in_time = int(self.length * left_s / took_s)
-        self.length = max(_FIRST_STEP, min(wanted, in_time, _MAX_STEP))
+        self.length = max(_FIRST_STEP, min(target, in_time, _MAX_STEP))
 
 
 async def search(
-    database: Database | Connection, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
+    database: Database | Connection, event_filter: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
 ) -> SearchPage:
     """Return the newest matching events, as many as fit on a page and are found in time.
 
@@ -224,9 +224,9 @@ async def search(
     Raises:
         DatabaseUnavailable: PostgreSQL is unavailable, or so busy that one step took more than a second.
     """
-    start, low = wanted.bounds()
+    start, low = event_filter.bounds()
     # One event more than fits on the page shows that there are more.
-    walk = _SearchScan(wanted, _statement(wanted), start, low, limit + 1)
+    walk = _SearchScan(event_filter, _statement(event_filter), start, low, limit + 1)
     until = time.monotonic() + budget_s
     async with _reading(database) as connection:
         while not (walk.is_over or walk.is_full):
@@ -245,16 +245,18 @@ async def search(
     )
 
 
-async def select_matching(connection: Connection, event_ids: Sequence[UUID], wanted: EventFilter) -> list[UUID]:
+async def select_matching(connection: Connection, event_ids: Sequence[UUID], event_filter: EventFilter) -> list[UUID]:
     """Return which of these events have a filter's key, state, content and organization, in the same order."""
-    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state, wanted.organization)
-    found: set[UUID] = set()
+    rows = await connection.fetch(
+        SQL["select_matching"], event_ids, event_filter.key, event_filter.state, event_filter.organization
+    )
+    matching_ids: set[UUID] = set()
     for portion, is_too_large in _split_by_size([row["id"] for row in rows], [row["size"] for row in rows]):
-        if wanted.content.is_empty:
-            found.update(portion)
+        if event_filter.content.is_empty:
+            matching_ids.update(portion)
         elif not is_too_large:
-            found |= await _matching(connection, portion, wanted.content)
-    return [one for one in event_ids if one in found]
+            matching_ids |= await _matching(connection, portion, event_filter.content)
+    return [event_id for event_id in event_ids if event_id in matching_ids]
 
 
 async def read_events(database: Database | Connection, event_ids: Sequence[UUID]) -> list[FoundEvent]:
@@ -289,15 +291,15 @@ async def _matching(connection: Connection, event_ids: Sequence[UUID], content: 
     )
 
 
-def _statement(wanted: EventFilter) -> str:
+def _statement(event_filter: EventFilter) -> str:
     """Return the statement that scans the fewest rows: few deliveries are open, and applications have an index."""
-    if wanted.is_unhandled:
+    if event_filter.is_unhandled:
         walk, events = "walk_unhandled", "select * from walked"
-    elif wanted.state in _OPEN:
+    elif event_filter.state in _OPEN:
         walk, events = "walk_open", SQL["events_of_deliveries"]
-    elif wanted.application is not None:
+    elif event_filter.application is not None:
         walk, events = "walk_application", "select * from walked"
-    elif wanted.state is not None:
+    elif event_filter.state is not None:
         walk, events = "walk_ended", SQL["events_of_deliveries"]
     else:
         walk, events = "walk_events", "select * from walked"

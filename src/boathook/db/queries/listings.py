@@ -197,12 +197,11 @@ class StoredRequest(msgspec.Struct, frozen=True):
     body: bytes
 
 
-async def list_events(database: Database, wanted: ListFilter) -> list[EventRow]:
+async def list_events(database: Database, filters: ListFilter) -> list[EventRow]:
     """Return events, newest first."""
     rows = await database.fetch(
-        choose_event_table(SQL["list_events"], wanted), wanted.source, wanted.application, like_pattern(wanted.type),
-        *_id_range(wanted),
-        _after(ids.EVENT, wanted), wanted.limit,
+        choose_event_table(SQL["list_events"], filters), filters.source, filters.application,
+        like_pattern(filters.type), *_id_range(filters), _after(ids.EVENT, filters), filters.limit,
     )  # fmt: skip
     return [event_row(row) for row in rows]
 
@@ -219,19 +218,19 @@ async def get_event(database: Database | Connection, event_id: UUID) -> tuple[Ev
     return event_row(row), stored_request(row)
 
 
-async def list_deliveries(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
+async def list_deliveries(database: Database, filters: ListFilter) -> list[DeliveryRow]:
     """Return deliveries, those of the newest events first."""
     rows = await database.fetch(
-        SQL["list_deliveries"], wanted.source, wanted.application, like_pattern(wanted.type),
-        *_id_range(wanted), wanted.state,
-        like_pattern(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
+        SQL["list_deliveries"], filters.source, filters.application, like_pattern(filters.type),
+        *_id_range(filters), filters.state,
+        like_pattern(filters.recipient), filters.code, *_after_delivery(filters), filters.limit,
     )  # fmt: skip
     return [delivery_row(row) for row in rows]
 
 
 async def scan_deliveries(
     connection: Connection,
-    wanted: ListFilter,
+    filters: ListFilter,
     *,
     organization: str,
     event_id: UUID | None = None,
@@ -241,7 +240,7 @@ async def scan_deliveries(
 
     Args:
         connection: the connection.
-        wanted: the filter.
+        filters: the filter.
         organization: only deliveries of events that belong to it.
         event_id: only deliveries of this event, whatever `since` and `until` say.
         is_upward: return those of the oldest events first.
@@ -249,20 +248,20 @@ async def scan_deliveries(
     rows: list[DeliveryRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
     sql = with_direction(SQL["scan_deliveries"], is_ascending=is_upward)
-    low, high = _key_range(wanted, event_id)
-    place = None if wanted.after is None else ids.read_delivery(wanted.after)
-    chosen = (
-        wanted.source, wanted.application, like_pattern(wanted.type), wanted.state, like_pattern(wanted.recipient),
-        wanted.code,
+    low, high = _key_range(filters, event_id)
+    place = None if filters.after is None else ids.read_delivery(filters.after)
+    filter_arguments = (
+        filters.source, filters.application, like_pattern(filters.type), filters.state, like_pattern(filters.recipient),
+        filters.code,
     )  # fmt: skip
     while True:
         if place is not None:
             low, high = (max(low, (place[0], place[1] + 1)), high) if is_upward else (low, min(high, place))
-        left = wanted.limit - len(rows)
-        scanned = await connection.fetch(sql, *low, *high, *chosen, left, SCAN_ROWS, organization)
+        rows_left = filters.limit - len(rows)
+        scanned = await connection.fetch(sql, *low, *high, *filter_arguments, rows_left, SCAN_ROWS, organization)
         fitting = [row for row in scanned if row["fits"]]
         rows += [scanned_row(row) for row in fitting]
-        if len(fitting) == left:
+        if len(fitting) == rows_left:
             return DeliveryPage(rows, (fitting[-1]["event_id"], fitting[-1]["ordinal"]))
         if not scanned or scanned[-1]["number"] < SCAN_ROWS:
             return DeliveryPage(rows, None)
@@ -276,19 +275,19 @@ def scanned_row(row: Record) -> DeliveryRow:
     return delivery_row({name: value for name, value in row.items() if name not in {"fits", "number"}})
 
 
-def _key_range(wanted: ListFilter, event_id: UUID | None) -> tuple[tuple[UUID, int], tuple[UUID, int]]:
+def _key_range(filters: ListFilter, event_id: UUID | None) -> tuple[tuple[UUID, int], tuple[UUID, int]]:
     """Return the inclusive lower and the exclusive upper bound of the keys of deliveries."""
     if event_id is not None:
         return (event_id, 0), (event_id, _AFTER_LAST)
-    first, last = _id_range(wanted)
+    first, last = _id_range(filters)
     return (first or _MIN_ID, 0), (last, 0) if last is not None else (_MAX_ID, _AFTER_LAST)
 
 
-async def list_dead_letters(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
+async def list_dead_letters(database: Database, filters: ListFilter) -> list[DeliveryRow]:
     """Return dead letters, those of the newest events first; `since` and `until` bound the time of death."""
     rows = await database.fetch(
-        SQL["list_dead"], wanted.source, wanted.application, like_pattern(wanted.type), wanted.since, wanted.until,
-        like_pattern(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
+        SQL["list_dead"], filters.source, filters.application, like_pattern(filters.type), filters.since, filters.until,
+        like_pattern(filters.recipient), filters.code, *_after_delivery(filters), filters.limit,
     )  # fmt: skip
     return await with_first_events(database, [delivery_row(row) for row in rows])
 
@@ -297,7 +296,7 @@ async def with_first_events(database: Database | Connection, rows: Sequence[Deli
     """Return deliveries with the first events of their chains."""
     if not rows:
         return []
-    found = await database.fetch(SQL["find_first"], [ids.read(ids.EVENT, row.event_id) for row in rows])
+    first_rows = await database.fetch(SQL["find_first"], [ids.read(ids.EVENT, row.event_id) for row in rows])
     firsts = {
         ids.show(ids.EVENT, row["event_id"]): FirstEvent(
             id=ids.show(ids.EVENT, row["first_id"]),
@@ -305,7 +304,7 @@ async def with_first_events(database: Database | Connection, rows: Sequence[Deli
             application=row["application"],
             type=row["type"],
         )
-        for row in found
+        for row in first_rows
     }
     return [replace(row, first=firsts.get(row.event_id)) for row in rows]
 
@@ -430,11 +429,11 @@ async def find_owner(connection: Connection, application: str | None) -> str:
 
 
 async def list_audit(
-    database: Database | Connection, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
+    database: Database | Connection, filters: ListFilter, *, subject: str | None = None, action: str | None = None
 ) -> list[AuditRow]:
     """Return operator actions, newest first; of the filter only `since`, `until`, `after` and `limit` apply."""
-    after = None if wanted.after is None else int(wanted.after)
-    rows = await database.fetch(SQL["list_audit"], subject, action, wanted.since, wanted.until, after, wanted.limit)
+    after = None if filters.after is None else int(filters.after)
+    rows = await database.fetch(SQL["list_audit"], subject, action, filters.since, filters.until, after, filters.limit)
     return [AuditRow(**dict(row)) for row in rows]
 
 
@@ -451,24 +450,24 @@ _EVENTS: Final = "from boathook.event e\n"
 _UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u.event_id\n"
 
 
-def choose_event_table(sql: str, wanted: ListFilter) -> str:
-    """Return a statement over events that reads only the table that *wanted* needs."""
-    return sql.replace(_EVENTS, _UNHANDLED) if wanted.is_unhandled else sql
+def choose_event_table(sql: str, filters: ListFilter) -> str:
+    """Return a statement over events that reads only the table that *filters* needs."""
+    return sql.replace(_EVENTS, _UNHANDLED) if filters.is_unhandled else sql
 
 
-def _id_range(wanted: ListFilter) -> tuple[UUID | None, UUID | None]:
+def _id_range(filters: ListFilter) -> tuple[UUID | None, UUID | None]:
     return (
-        None if wanted.since is None else ids.first_of(wanted.since),
-        None if wanted.until is None else ids.first_of(wanted.until),
+        None if filters.since is None else ids.first_of(filters.since),
+        None if filters.until is None else ids.first_of(filters.until),
     )
 
 
-def _after(prefix: str, wanted: ListFilter) -> UUID | None:
-    return None if wanted.after is None else ids.read(prefix, wanted.after)
+def _after(prefix: str, filters: ListFilter) -> UUID | None:
+    return None if filters.after is None else ids.read(prefix, filters.after)
 
 
-def _after_delivery(wanted: ListFilter) -> tuple[UUID | None, int | None]:
-    return (None, None) if wanted.after is None else ids.read_delivery(wanted.after)
+def _after_delivery(filters: ListFilter) -> tuple[UUID | None, int | None]:
+    return (None, None) if filters.after is None else ids.read_delivery(filters.after)
 
 
 def event_row(row: Record) -> EventRow:
