@@ -354,13 +354,13 @@ class Dispatcher(Generic[A]):
         tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
         stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
         try:
-            done, _ = await asyncio.wait([*stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done.difference(stopping):
+            finished, _ = await asyncio.wait([*stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in finished.difference(stopping):
                 task.result()
             if self._error is None:
                 await self._drain(feeding)
         finally:
-            attempts = [one.task for one in self._held | self._running if one.task is not None]
+            attempts = [attempt.task for attempt in self._held | self._running if attempt.task is not None]
             self._due.close()
             await _end([*stopping, *tasks, *attempts])
             await self._executor.close()
@@ -669,7 +669,7 @@ class Dispatcher(Generic[A]):
                 if refusals < _WRITE_ROUNDS:
                     continue
                 if len(batch) > 1:
-                    return [is_held for one in batch for is_held in await self._write_batch([one])]
+                    return [is_held for attempt in batch for is_held in await self._write_batch([attempt])]
                 lease = batch[0].lease
                 name = ids.show_delivery(lease.event_id, lease.ordinal)
                 self._log.error("settle_refused", delivery=name, error=str(error))
@@ -699,7 +699,13 @@ class Dispatcher(Generic[A]):
             for attempt in old:
                 attempt.lease_until = now + self._lease_s
             if lost:
-                self._lose({one for one in old if (one.lease.event_id, one.lease.ordinal, one.lease.fence) in lost})
+                self._lose(
+                    {
+                        attempt
+                        for attempt in old
+                        if (attempt.lease.event_id, attempt.lease.ordinal, attempt.lease.fence) in lost
+                    }
+                )
 
     def _lose(self, lost: set[A]) -> None:
         self._held -= lost

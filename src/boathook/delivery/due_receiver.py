@@ -68,9 +68,9 @@ class DueReceiver:
             if wait_s <= _MAX_WAIT_S:
                 self._start_timer(due, wait_s)
 
-    def received(self, named: Sequence[DueRecipient]) -> None:
+    def received(self, recipients: Sequence[DueRecipient]) -> None:
         """Take a notification of a package, which no other process gets; none named stands for missed ones."""
-        for (recipient, due_at), wait_s in self._include_due(named or [(ANY_RECIPIENT, 0.0)]):
+        for (recipient, due_at), wait_s in self._include_due(recipients or [(ANY_RECIPIENT, 0.0)]):
             self.include_later(recipient, due_at, wait_s)
 
     def include_later(self, recipient: str, due_at: float, wait_s: float) -> None:
@@ -86,13 +86,13 @@ class DueReceiver:
             timer.cancel()
         self._timers.clear()
 
-    def _include_due(self, named: Sequence[DueRecipient]) -> list[tuple[DueRecipient, float]]:
+    def _include_due(self, recipients: Sequence[DueRecipient]) -> list[tuple[DueRecipient, float]]:
         """Pass on who has something due; return the others, each with the seconds until then."""
         now = self._now()
-        due = [recipient for recipient, due_at in named if due_at <= now]
+        due = [recipient for recipient, due_at in recipients if due_at <= now]
         if due:
             self._include(due)
-        return [(one, one[1] - now) for one in named if one[1] > now]
+        return [(recipient, recipient[1] - now) for recipient in recipients if recipient[1] > now]
 
     def _start_timer(self, due: DueRecipient, wait_s: float) -> None:
         if due not in self._timers and len(self._timers) < _MAX_TIMERS:

@@ -309,11 +309,11 @@ class EndpointQueues:
 
     async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
         """See `Queues.look_up`."""
-        found = await self._store.find_due_of(recipients)
-        for due in found:
+        due_endpoints = await self._store.find_due_of(recipients)
+        for due in due_endpoints:
             self.upsert(due)
             wake()
-        return len(found) == len(recipients)
+        return len(due_endpoints) == len(recipients)
 
     def surplus(self) -> list[str]:
         """See `Queues.surplus`. Limits over all senders hold for the others too."""
@@ -396,11 +396,11 @@ class EndpointQueues:
 
     def plan(self, now: float, clock: datetime) -> tuple[list[ClaimRequest], float | None]:
         """Return what to claim, and when a paused or rate-limited endpoint may continue, by this process's clock."""
-        wanted: list[tuple[EndpointQueue, int]] = []
+        claimable: list[tuple[EndpointQueue, int]] = []
         wake_at: float | None = None
         max_ahead = max(1, MAX_PREFETCH // max(1, len(self._claimable)))
         for queue in list(self._claimable.values()):
-            if len(wanted) == MAX_CLAIMED or self.running + self.waiting > 2 * self._places:
+            if len(claimable) == MAX_CLAIMED or self.running + self.waiting > 2 * self._places:
                 break
             rest_s = _rest_s(queue, now, clock)
             if rest_s > 0:
@@ -408,32 +408,32 @@ class EndpointQueues:
                 continue
             slots = self._slots(queue, max_ahead, now)
             if slots > 0:
-                wanted.append((queue, slots))
+                claimable.append((queue, slots))
         # Each request is for as many deliveries as the endpoint may have due, which is usually one.
-        shares = _divide(MAX_CLAIMED, [slots for _, slots in wanted])
+        shares = _divide(MAX_CLAIMED, [slots for _, slots in claimable])
         requests = [
             ClaimRequest(queue, slots, is_probe=queue.open_until is not None)
-            for (queue, _), slots in zip(wanted, shares, strict=True)
+            for (queue, _), slots in zip(claimable, shares, strict=True)
         ]
         return requests, wake_at
 
     def _slots(self, queue: EndpointQueue, max_ahead: int, now: float) -> int:
-        held = queue.running + len(queue.waiting)
+        occupied = queue.running + len(queue.waiting)
         if queue.open_until is not None:
-            return 0 if queue.is_probing or held else 1
+            return 0 if queue.is_probing or occupied else 1
         free = self._free(queue, now) - self.waiting
-        if held and free <= 0:
+        if occupied and free <= 0:
             return 0
-        share = max(1, min(queue.concurrency or self._limit, (max(0, free) + held) // CONCURRENCY_SHARE))
+        share = max(1, min(queue.concurrency or self._limit, (max(0, free) + occupied) // CONCURRENCY_SHARE))
         prefetch_limit = queue.prefetch_limit(share, max_ahead)
         if len(queue.waiting) > prefetch_limit // 2:  # claim in batches, not one for each attempt that ends
             return 0
-        slots = share + prefetch_limit - held
+        slots = share + prefetch_limit - occupied
         return min(slots, _MAX_FIRST_CLAIM) if queue.mean_s is None else slots
 
     def _free(self, queue: EndpointQueue, now: float) -> int:
-        kept = self._places // CONCURRENCY_SHARE if queue.is_slow(now) else 0
-        return self._places - self.running - kept
+        reserved = self._places // CONCURRENCY_SHARE if queue.is_slow(now) else 0
+        return self._places - self.running - reserved
 
     async def _allowed(self, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
         """Keep the requests that rates allow, and the probes that this sender may make."""
@@ -443,12 +443,16 @@ class EndpointQueues:
             return list(requests)
         # Take probes after tokens: a probe without a request would block its endpoint.
         probes = await self._take_probes([request.queue for request in requests if request.is_probe])
-        refused = [one for one in requests if one.is_probe and one.queue.endpoint_id not in probes]
+        refused = [request for request in requests if request.is_probe and request.queue.endpoint_id not in probes]
         await self._return_tokens([(request.queue, request.slots) for request in refused])
         return [request for request in requests if request not in refused]
 
     async def _take_tokens(self, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
-        limited = [(one.queue.endpoint_id, one.slots, one.queue.rate) for one in requests if one.queue.rate is not None]
+        limited = [
+            (request.queue.endpoint_id, request.slots, request.queue.rate)
+            for request in requests
+            if request.queue.rate is not None
+        ]
         tokens = await self._store.take_tokens(limited)
         granted = []
         for request in requests:
@@ -469,16 +473,16 @@ class EndpointQueues:
             await self._store.return_tokens(tokens)
 
     async def _take_probes(self, queues: Sequence[EndpointQueue]) -> set[UUID]:
-        taken = await self._store.take_probes(
+        probes = await self._store.take_probes(
             [queue.endpoint_id for queue in queues],
             timeout_s=self._timeout_s,
             hold_s=self._timeout_s + _PROBE_HOLD_S,  # an access token may be requested before
         )
         for queue in queues:
-            queue.is_probing = queue.endpoint_id in taken
+            queue.is_probing = queue.endpoint_id in probes
             # Another sender holds the probe; the next query returns its result.
-            queue.open_until = taken.get(queue.endpoint_id, self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S))
-        return set(taken)
+            queue.open_until = probes.get(queue.endpoint_id, self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S))
+        return set(probes)
 
     def _accept(
         self, requests: Sequence[ClaimRequest], claimed: Sequence[ClaimedEndpointDelivery], lease_until: float
@@ -497,9 +501,9 @@ class EndpointQueues:
                 queue.endpoint = None
                 self._unprepared[queue.endpoint_id] = queue
         self.waiting += len(attempts)
-        taken = Counter(delivery.endpoint_id for delivery in claimed)
+        claimed_counts = Counter(delivery.endpoint_id for delivery in claimed)
         for request in requests:
-            queue, number = request.queue, taken[request.queue.endpoint_id]
+            queue, number = request.queue, claimed_counts[request.queue.endpoint_id]
             if number >= request.slots:
                 self._claimable[queue.endpoint_id] = queue
             elif queue.rate is not None or request.is_probe:
@@ -513,11 +517,11 @@ class EndpointQueues:
     async def _return_unused(self) -> None:
         """Return unused tokens and probes."""
         unused, self._unused = self._unused, []
-        await self._return_tokens([(request.queue, request.slots - taken) for request, taken in unused])
-        idle = [request.queue for request, taken in unused if request.is_probe and not taken]
-        held = {queue.endpoint_id: queue.open_until for queue in idle if queue.open_until is not None}
-        if held:
-            await self._store.release_probes(held, after_s=_PROBE_AGAIN_S)
+        await self._return_tokens([(request.queue, request.slots - number) for request, number in unused])
+        idle = [request.queue for request, number in unused if request.is_probe and not number]
+        probes = {queue.endpoint_id: queue.open_until for queue in idle if queue.open_until is not None}
+        if probes:
+            await self._store.release_probes(probes, after_s=_PROBE_AGAIN_S)
             for queue in idle:
                 queue.open_until = self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S)
 
@@ -536,7 +540,7 @@ class EndpointQueues:
     def take(self) -> list[EndpointAttempt]:
         """Remove and return the claims that may start in free slots, round-robin over the endpoints."""
         now = time.monotonic()
-        taken: list[EndpointAttempt] = []
+        attempts: list[EndpointAttempt] = []
         moved = True
         while moved and self.running < self._places:
             moved = False
@@ -546,11 +550,11 @@ class EndpointQueues:
                 elif queue.endpoint is not None and self._may_start(queue, now):
                     del self._ready[key]
                     self._ready[key] = queue
-                    taken.append(queue.start(now))
+                    attempts.append(queue.start(now))
                     self.running += 1
                     self.waiting -= 1
                     moved = True
-        return taken
+        return attempts
 
     def _may_start(self, queue: EndpointQueue, now: float) -> bool:
         free = self._free(queue, now)
@@ -590,9 +594,9 @@ class EndpointQueues:
     def drop(self, lost: set[EndpointAttempt]) -> None:
         """Drop waiting claims whose lease is lost."""
         for queue in {attempt.queue for attempt in lost}:
-            gone = [attempt for attempt in queue.waiting if attempt in lost]
-            queue.end_probe(gone)
-            self.waiting -= len(gone)
+            lost_waiting = [attempt for attempt in queue.waiting if attempt in lost]
+            queue.end_probe(lost_waiting)
+            self.waiting -= len(lost_waiting)
             queue.waiting = deque(attempt for attempt in queue.waiting if attempt not in lost)
 
     def empty(self) -> list[EndpointAttempt]:
@@ -605,12 +609,12 @@ class EndpointQueues:
         meters.gauge("boathook_endpoint_circuit_breakers_open", sum(queue.open_until is not None for queue in self))
 
 
-def _divide(total: int, wanted: Sequence[int]) -> list[int]:
+def _divide(total: int, requested: Sequence[int]) -> list[int]:
     """Divide *total* so that small requests get all they want, and the others equal parts of the rest."""
-    shares = [0] * len(wanted)
-    smallest_first = sorted(range(len(wanted)), key=wanted.__getitem__)
+    shares = [0] * len(requested)
+    smallest_first = sorted(range(len(requested)), key=requested.__getitem__)
     for position, index in enumerate(smallest_first):
-        shares[index] = min(wanted[index], total // (len(wanted) - position))
+        shares[index] = min(requested[index], total // (len(requested) - position))
         total -= shares[index]
     return shares
 

@@ -64,20 +64,20 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         for attempt in attempts:
             if attempt.delivery.is_probe:  # the held probe keeps other senders away until the result is written
                 attempt.queue.is_probing = False
-        has_operational_event = any(operational_event_type(one) for one in finished)
+        has_operational_event = any(operational_event_type(delivery) for delivery in finished)
         failpoint("send.before_settle")
-        held = await self._store.settle(
+        fences_held = await self._store.settle(
             finished, after=self._operational_webhooks.publish_attempts if has_operational_event else None
         )
         failpoint("send.after_settle")
-        if not all(isinstance(one.decision, Complete) for one in finished) or any(
+        if not all(isinstance(delivery.decision, Complete) for delivery in finished) or any(
             attempt.queue.is_unhealthy or attempt.queue.open_until is not None for attempt in attempts
         ):
             try:
                 await self._update_health(attempts, finished)
             except DatabaseError as error:  # the next failure updates the health again
                 _LOG.warning("health_not_written", error=str(error))
-        return held
+        return fences_held
 
     def _finish(self, attempt: EndpointAttempt) -> FinishedEndpointDelivery:
         assert attempt.endpoint is not None
@@ -105,8 +105,8 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         await self._release_probes(
             [
                 attempt.queue
-                for attempt, one in zip(attempts, finished, strict=True)
-                if attempt.delivery.is_probe and _is_unsent(one)
+                for attempt, delivery in zip(attempts, finished, strict=True)
+                if attempt.delivery.is_probe and _is_unsent(delivery)
             ]
         )
         failures, healthy = summarize_health(finished)
@@ -132,24 +132,24 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 
     async def _release_probes(self, queues: Sequence[EndpointQueue]) -> None:
         """Let another delivery probe these endpoints, immediately."""
-        held = {queue.endpoint_id: queue.open_until for queue in queues if queue.open_until is not None}
-        if held:
-            await self._store.release_probes(held, after_s=0.0)
+        probes = {queue.endpoint_id: queue.open_until for queue in queues if queue.open_until is not None}
+        if probes:
+            await self._store.release_probes(probes, after_s=0.0)
             for queue in queues:
                 queue.open_until = EPOCH
 
     async def _disable(self, batch: Sequence[FinishedEndpointDelivery], should_disable: set[UUID]) -> None:
-        for one in batch:
-            if isinstance(one.decision, Complete):
+        for attempt in batch:
+            if isinstance(attempt.decision, Complete):
                 continue
-            key = one.delivery.endpoint_id
-            is_gone = one.decision.code == GONE
+            key = attempt.delivery.endpoint_id
+            is_gone = attempt.decision.code == GONE
             if not is_gone and key not in should_disable:
                 continue
             should_disable.discard(key)
             because = "gone" if is_gone else "failing"
             is_disabled = await self._store.disable(
-                key, because, revision=one.delivery.revision, then=self._operational_webhooks.publish_disabled
+                key, because, revision=attempt.delivery.revision, then=self._operational_webhooks.publish_disabled
             )
             if is_disabled:
                 meters.count("boathook_endpoints_disabled_total", reason=because)
@@ -168,39 +168,40 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
     """
     failures: dict[UUID, FailureSummary] = {}
     succeeded: set[UUID] = set()
-    for one in batch:
-        key = one.delivery.endpoint_id
-        if isinstance(one.decision, Complete):
+    for attempt in batch:
+        key = attempt.delivery.endpoint_id
+        if isinstance(attempt.decision, Complete):
             failures.pop(key, None)
             succeeded.add(key)
             continue
-        if _is_unsent(one):
+        if _is_unsent(attempt):
             continue
-        known = failures.get(key)
+        previous = failures.get(key)
         failures[key] = FailureSummary(
             endpoint_id=key,
-            failed=1 if known is None else known.failed + 1,
+            failed=1 if previous is None else previous.failed + 1,
             is_after_success=key in succeeded,
-            is_endpoint_fault=one.decision.code not in _OURS or (known is not None and known.is_endpoint_fault),
-            is_probe=one.delivery.is_probe or (known is not None and known.is_probe),
+            is_endpoint_fault=attempt.decision.code not in _OURS
+            or (previous is not None and previous.is_endpoint_fault),
+            is_probe=attempt.delivery.is_probe or (previous is not None and previous.is_probe),
         )
     return sorted(failures.values(), key=lambda failure: failure.endpoint_id), succeeded - failures.keys()
 
 
-def _is_unsent(one: FinishedEndpointDelivery) -> bool:
+def _is_unsent(attempt: FinishedEndpointDelivery) -> bool:
     """Return whether the message had nothing to send, which says nothing about the endpoint."""
-    return isinstance(one.decision, DeadLetter) and one.decision.code == CONTENT_GONE
+    return isinstance(attempt.decision, DeadLetter) and attempt.decision.code == CONTENT_GONE
 
 
-def operational_event_type(one: FinishedEndpointDelivery) -> str | None:
+def operational_event_type(attempt: FinishedEndpointDelivery) -> str | None:
     """Return the type of the operational event for an attempt; manual resends have none."""
-    if one.delivery.is_manual:
+    if attempt.delivery.is_manual:
         return None
-    match one.decision:
+    match attempt.decision:
         case Complete():
-            return "message.attempt.recovered" if one.delivery.attempt > FAILING_AT else None
+            return "message.attempt.recovered" if attempt.delivery.attempt > FAILING_AT else None
         case RetryAt():
-            return "message.attempt.failing" if one.delivery.attempt == FAILING_AT else None
+            return "message.attempt.failing" if attempt.delivery.attempt == FAILING_AT else None
         case DeadLetter():
             return "message.attempt.exhausted"
 
@@ -211,21 +212,21 @@ class OperationalWebhooks:
     def __init__(self, retention: RetentionSettings) -> None:
         self._outbox = Outbox.of(retention)
 
-    async def publish_attempts(self, connection: Connection, held: Sequence[FinishedEndpointDelivery]) -> None:
+    async def publish_attempts(self, connection: Connection, finished: Sequence[FinishedEndpointDelivery]) -> None:
         """Publish operational webhooks about these attempts to their subscribers."""
-        events = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
+        events = [(attempt, kind) for attempt in finished if (kind := operational_event_type(attempt)) is not None]
         if not events:
             return
         subscribers = await find_operational_subscribers(
-            connection, list({one.delivery.endpoint_id for one, _ in events})
+            connection, list({attempt.delivery.endpoint_id for attempt, _ in events})
         )
         if not subscribers:
             return
-        names = await find_message_uids(connection, [one.delivery.event_id for one, _ in events])
-        for one, kind in events:
-            subscriber = subscribers.get(one.delivery.endpoint_id)
+        names = await find_message_uids(connection, [attempt.delivery.event_id for attempt, _ in events])
+        for attempt, kind in events:
+            subscriber = subscribers.get(attempt.delivery.endpoint_id)
             if subscriber is not None:
-                data = _attempt(subscriber, one, names.get(one.delivery.event_id))
+                data = _attempt(subscriber, attempt, names.get(attempt.delivery.event_id))
                 await self._report(connection, subscriber.organization, kind, data)
 
     async def publish_disabled(self, connection: Connection, endpoint: DisabledEndpoint, since: datetime) -> None:
@@ -255,14 +256,14 @@ def _endpoint(endpoint: OperationalSubscriber | DisabledEndpoint) -> dict[str, A
     return data if endpoint.application_uid is None else {**data, "appUid": endpoint.application_uid}
 
 
-def _attempt(subscriber: OperationalSubscriber, one: FinishedEndpointDelivery, name: str | None) -> dict[str, Any]:
+def _attempt(subscriber: OperationalSubscriber, attempt: FinishedEndpointDelivery, name: str | None) -> dict[str, Any]:
     data = {
         **_endpoint(subscriber),
-        "msgId": ids.show(ids.MESSAGE, one.delivery.event_id),
+        "msgId": ids.show(ids.MESSAGE, attempt.delivery.event_id),
         "lastAttempt": {
-            "id": ids.show(ids.ATTEMPT, one.attempt_id),
-            "responseStatusCode": one.status,
-            "timestamp": _moment(one.started_at),
+            "id": ids.show(ids.ATTEMPT, attempt.attempt_id),
+            "responseStatusCode": attempt.status,
+            "timestamp": _moment(attempt.started_at),
         },
     }
     return data if name is None else {**data, "msgEventId": name}
@@ -282,11 +283,11 @@ class SendTraces:
         """Return the trace header of an attempt's request; None if traces are not propagated to endpoints."""
         return self._context(delivery, self._entry(delivery)).header() if self._tracer.rules.propagates else None
 
-    def record(self, ended: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
+    def record(self, finished: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
         """Record the span of an attempt that ended at *ended_ns* and took *took_s* seconds."""
-        delivery = ended.delivery
+        delivery = finished.delivery
         entry = self._entry(delivery)
-        outcome, code, error = _words_of(ended)
+        outcome, code, error = _words_of(finished)
         self._tracer.record(
             Span(
                 name="send",
@@ -302,7 +303,7 @@ class SendTraces:
                     messaging__destination__name=ids.show(ids.ENDPOINT, delivery.endpoint_id),
                     messaging__message__id=ids.show(ids.MESSAGE, delivery.event_id),
                     http__request__method="POST",
-                    http__response__status_code=ended.status or None,
+                    http__response__status_code=finished.status or None,
                     boathook__delivery=ids.show_delivery(delivery.event_id, delivery.ordinal),
                     boathook__attempt=delivery.attempt,
                     boathook__outcome=outcome,
@@ -320,9 +321,9 @@ class SendTraces:
         return entry.context.with_span(span_id_of(delivery.event_id, delivery.ordinal, delivery.fence))
 
 
-def _words_of(ended: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
+def _words_of(finished: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
     """Return the outcome of an attempt, with the code and message of its error."""
-    match ended.decision:
+    match finished.decision:
         case Complete():
             return "succeeded", None, None
         case RetryAt(code=code, error=error):

@@ -152,11 +152,11 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
         if waiting:
             waits = [self._waiting(attempt) for attempt in attempts if attempt in waiting]
             held_failed, held_waits = map(iter, await self._store.record_attempts(failed, waits))
-            held = [next(held_waits if attempt in waiting else held_failed) for attempt in attempts]
+            leases_held = [next(held_waits if attempt in waiting else held_failed) for attempt in attempts]
         else:
-            held = await self._store.record_failed_attempts(failed)
+            leases_held = await self._store.record_failed_attempts(failed)
         _pass_points(failed, "after_schedule", "after_move")
-        return held
+        return leases_held
 
     def _waiting(self, attempt: HandlerAttempt) -> WaitingAttempt:
         decision = attempt.decision
@@ -168,8 +168,8 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
         outcome, decision = attempt.outcome, attempt.decision
         assert isinstance(decision, RetryAt | DeadLetter)
         traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
-        named = outcome.dependency if isinstance(outcome, Failure | Retry | Dead) else None
-        dependency = (clean_name(named) if named else None) or None
+        reported = outcome.dependency if isinstance(outcome, Failure | Retry | Dead) else None
+        dependency = (clean_name(reported) if reported else None) or None
         name = _OUTCOMES[type(outcome)]
         return FailedAttempt(
             attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at, dependency
@@ -177,8 +177,8 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
 
 
 def _pass_points(failed: Sequence[FailedAttempt], retry: str, dead: str) -> None:
-    for one in failed:
-        failpoint(f"dead.{dead}" if isinstance(one.decision, DeadLetter) else f"retry.{retry}")
+    for attempt in failed:
+        failpoint(f"dead.{dead}" if isinstance(attempt.decision, DeadLetter) else f"retry.{retry}")
 
 
 _OUTCOMES: Final[Mapping[type, str]] = {

@@ -215,10 +215,10 @@ class HandlerQueues:
 
     def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
         """See `Queues.include`. New deliveries have never lost a worker."""
-        known = [self.queues[name] for name in recipients if name in self.queues and not self._only_suspects]
-        for queue in known:
+        queues = [self.queues[name] for name in recipients if name in self.queues and not self._only_suspects]
+        for queue in queues:
             queue.has_more_due = True
-        if known:
+        if queues:
             wake()
         return []
 
@@ -247,12 +247,12 @@ class HandlerQueues:
 
     async def claim(self) -> tuple[list[HandlerAttempt], float]:
         """Claim once; return the claims, and the seconds until more may be due."""
-        wanted = self._wanted(self._clock.now())
-        if not wanted:
+        slots_by_queue = self._wanted(self._clock.now())
+        if not slots_by_queue:
             return [], math.inf
         began = time.monotonic()
-        limits = [queue.claim_limit(slots, began) for queue, slots in wanted]
-        for queue, _ in wanted:
+        limits = [queue.claim_limit(slots, began) for queue, slots in slots_by_queue]
+        for queue, _ in slots_by_queue:
             queue.has_more_due = False
         try:
             works = await self._store.claim(
@@ -268,11 +268,11 @@ class HandlerQueues:
             self._clock.sync(works[0].claimed_at)
             if self._only_suspects:
                 self._look_again()
-        for queue, slots in wanted:
+        for queue, slots in slots_by_queue:
             claimed = [attempt for attempt in attempts if attempt.queue is queue]
             queue.accept(claimed)
             queue.has_more_due = queue.has_more_due or len(claimed) >= slots
-        return attempts, 0.0 if any(queue.has_more_due for queue, _ in wanted) else math.inf
+        return attempts, 0.0 if any(queue.has_more_due for queue, _ in slots_by_queue) else math.inf
 
     def _wanted(self, now: datetime) -> list[tuple[HandlerQueue, int]]:
         """Return the handlers to claim for, each with a number of slots."""
@@ -323,13 +323,13 @@ class HandlerQueues:
 
     def take(self) -> list[HandlerAttempt]:
         """Remove and return the claims to start now, and count them as running."""
-        taken, now = [], self._clock.now()
+        attempts, now = [], self._clock.now()
         while (queue := self._next(now)) is not None:
             self._turns += 1
             self._turn[queue.handler.recipient] = self._turns
             queue.running += 1
-            taken.append(queue.waiting.popleft())
-        return taken
+            attempts.append(queue.waiting.popleft())
+        return attempts
 
     def _next(self, now: datetime) -> HandlerQueue | None:
         startable = [
@@ -346,9 +346,9 @@ class HandlerQueues:
         queue.record(attempt.took_s or 0.0)
         error = None if attempt.running is None else attempt.running.error
         if breaker is not None and (error is not None or isinstance(result, Completed)):
-            known = TimeoutError() if isinstance(error, HandlerTimeout) else error
+            recorded_error = TimeoutError() if isinstance(error, HandlerTimeout) else error
             was_open = self._breakers.open_until(breaker) is not None
-            state = self._breakers.record(breaker, known, self._clock.now())
+            state = self._breakers.record(breaker, recorded_error, self._clock.now())
             is_open = state is not BreakerState.CLOSED
             meters.gauge("boathook_circuit_breaker_open", int(is_open), dependency=breaker.dependency)
             if is_open is not was_open:

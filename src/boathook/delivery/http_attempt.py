@@ -94,18 +94,20 @@ class PreparedEndpoint:
 
 def prepare_endpoint(config: EndpointConfig, *, policy: RetryPolicy, timeout_s: float) -> PreparedEndpoint:
     """Prepare an endpoint for sending; *policy* and *timeout_s* are the defaults for endpoints without their own."""
-    chosen, limit_s = config.policy or policy, config.timeout_s or timeout_s
+    retry_policy, limit_s = config.policy or policy, config.timeout_s or timeout_s
     try:
         if config.fault or not config.secrets:
             raise ValueError(config.fault or "the endpoint has no secret")
         target = _to_target(config, limit_s)
     except (ValueError, KeyError) as error:
         fault = Failure(code=UNREADABLE, error=f"nothing was sent: {error}")
-        return PreparedEndpoint(revision=config.revision, url=config.url, policy=chosen, timeout_s=limit_s, fault=fault)
+        return PreparedEndpoint(
+            revision=config.revision, url=config.url, policy=retry_policy, timeout_s=limit_s, fault=fault
+        )
     return PreparedEndpoint(
         revision=config.revision,
         url=config.url,
-        policy=chosen,
+        policy=retry_policy,
         timeout_s=limit_s,
         target=target,
         secrets=collect_secrets(target),

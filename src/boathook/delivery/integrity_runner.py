@@ -62,10 +62,10 @@ class IntegrityRunner:
         """Run a check and store its progress and result; errors never reach the keeper."""
         state, data = "failed", dict[str, Any]()
         try:
-            found = await self._check(run)
-            if found is None:
+            report = await self._check(run)
+            if report is None:
                 return
-            state, data = "finished", report_to_json(found)
+            state, data = "finished", report_to_json(report)
         except BoathookError as error:
             data = {"error": str(error)}
         except Exception as error:  # noqa: BLE001 - the operator must see that the check ended
@@ -115,14 +115,14 @@ async def _verify(
     )
 
 
-def report_to_json(found: IntegrityReport) -> dict[str, Any]:
+def report_to_json(report: IntegrityReport) -> dict[str, Any]:
     """Convert a report to plain JSON values."""
-    balance = asdict(found.balance) | {"missing": found.balance.missing}
+    balance = asdict(report.balance) | {"missing": report.balance.missing}
     return {
-        "balanced": found.is_consistent,
-        "checks": found.checks,
-        "looks": found.looks,
-        "longest_look_s": round(found.longest_query_s, 3),
-        "balance": balance | {"begun_at": found.balance.begun_at.isoformat()},
-        "imbalances": [msgspec.to_builtins(violation) for violation in found.violations],
+        "balanced": report.is_consistent,
+        "checks": report.checks,
+        "looks": report.looks,
+        "longest_look_s": round(report.longest_query_s, 3),
+        "balance": balance | {"begun_at": report.balance.begun_at.isoformat()},
+        "imbalances": [msgspec.to_builtins(violation) for violation in report.violations],
     }

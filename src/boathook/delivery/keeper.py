@@ -104,7 +104,10 @@ class AppChores:
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
         """Run each chore when it is due while the block runs; cancel running chores at its end."""
-        tasks = {asyncio.create_task(self._repeat(one), name=f"chore:{one.title}"): one for one in self._owned}
+        tasks = {
+            asyncio.create_task(self._repeat(owned_chore), name=f"chore:{owned_chore.title}"): owned_chore
+            for owned_chore in self._owned
+        }
         try:
             yield
         finally:
@@ -115,20 +118,20 @@ class AppChores:
                 for task in stuck:
                     _LOG.error("chore_stuck", app=tasks[task].app, chore=tasks[task].chore.name)
 
-    async def _repeat(self, one: _Owned) -> None:
+    async def _repeat(self, owned_chore: _Owned) -> None:
         due_at = time.monotonic()
         while True:
             await asyncio.sleep(due_at - time.monotonic())
-            await self._run_if_locked(one)
-            due_at = next_time(due_at, one.chore.every_s, time.monotonic())
+            await self._run_if_locked(owned_chore)
+            due_at = next_time(due_at, owned_chore.chore.every_s, time.monotonic())
 
-    async def _run_if_locked(self, one: _Owned) -> None:
+    async def _run_if_locked(self, owned_chore: _Owned) -> None:
         try:
-            async with try_advisory_lock(self._database, one.title) as connection:
+            async with try_advisory_lock(self._database, owned_chore.title) as connection:
                 if connection is not None:
-                    await _hold(connection, one)
+                    await _hold(connection, owned_chore)
         except DatabaseError as error:
-            _LOG.warning("chore_put_off", app=one.app, chore=one.chore.name, error=str(error))
+            _LOG.warning("chore_put_off", app=owned_chore.app, chore=owned_chore.chore.name, error=str(error))
 
 
 def next_time(due_at: float, every_s: float, now: float) -> float:
@@ -136,9 +139,9 @@ def next_time(due_at: float, every_s: float, now: float) -> float:
     return due_at + every_s * max(1, math.ceil((now - due_at) / every_s))
 
 
-async def _hold(lock_connection: Connection, one: _Owned) -> None:
+async def _hold(lock_connection: Connection, owned_chore: _Owned) -> None:
     """Run a chore, and cancel it if its lock is lost; return when it has ended."""
-    doing = asyncio.create_task(_do(one), name=f"doing:{one.title}")
+    doing = asyncio.create_task(_do(owned_chore), name=f"doing:{owned_chore.title}")
     try:
         while not doing.done() and not is_connection_closed(lock_connection):
             await asyncio.wait({doing}, timeout=_WATCH_S)
@@ -147,12 +150,12 @@ async def _hold(lock_connection: Connection, one: _Owned) -> None:
         await asyncio.wait({doing})
 
 
-async def _do(one: _Owned) -> None:
+async def _do(owned_chore: _Owned) -> None:
     """Run a chore once; an error is logged and counted, not raised."""
-    app, name = one.app, one.chore.name
+    app, name = owned_chore.app, owned_chore.chore.name
     outcome, started = "broken_off", time.monotonic()
     try:
-        await one.chore.function()
+        await owned_chore.chore.function()
         outcome = "done"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the chore is the app's own code
         outcome = "failed"
@@ -187,8 +190,8 @@ class MaintenanceJob:
             await self._do()
         except DatabaseError as error:
             get_logger("keeper").warning("maintenance_failed", job=self._name, error=str(error))
-        ended = time.monotonic()
-        self._due_at = max(began + self._every_s, ended + (ended - began) / _SHARE)
+        ended_at = time.monotonic()
+        self._due_at = max(began + self._every_s, ended_at + (ended_at - began) / _SHARE)
 
 
 class Keeper:
@@ -299,17 +302,17 @@ class Keeper:
 
     async def _count(self) -> None:
         backlog = _folded(await self._store.backlog())
-        counts = {(one.recipient, state): getattr(one, state) for one in backlog for state in _STATES}
-        ages = {(one.recipient, age): n for one in backlog for age, n in zip(AGES, one.ages, strict=True)}
-        gone = self._known - {one.recipient for one in backlog}
-        counts.update({(recipient, state): 0 for recipient in gone for state in _STATES})
-        ages.update({(recipient, age): 0 for recipient in gone for age in AGES})
-        self._known = {one.recipient for one in backlog}
+        counts = {(row.recipient, state): getattr(row, state) for row in backlog for state in _STATES}
+        ages = {(row.recipient, age): n for row in backlog for age, n in zip(AGES, row.ages, strict=True)}
+        emptied = self._known - {row.recipient for row in backlog}
+        counts.update({(recipient, state): 0 for recipient in emptied for state in _STATES})
+        ages.update({(recipient, age): 0 for recipient in emptied for age in AGES})
+        self._known = {row.recipient for row in backlog}
         for (recipient, state), value in counts.items():
             meters.gauge("boathook_backlog", value, recipient=recipient, state=state)
         for (recipient, age), value in ages.items():
             meters.gauge("boathook_backlog_due", value, recipient=recipient, age=age)
-        meters.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
+        meters.gauge("boathook_oldest_due_seconds", max((row.oldest_due_s for row in backlog), default=0.0))
         meters.gauge("boathook_oldest_snapshot_age_seconds", await self._store.oldest_snapshot_s())
         failed, disabled = await self._store.find_troubled_endpoints()
         since = datetime.now(UTC) - timedelta(days=1)
@@ -355,14 +358,14 @@ _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 
 def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
     """Return the backlog with all endpoints merged into one, because metrics cannot list each endpoint."""
-    kept = [one for one in backlog if not one.recipient.startswith(RECIPIENT)]
-    sent = [one for one in backlog if one.recipient.startswith(RECIPIENT)]
+    folded = [row for row in backlog if not row.recipient.startswith(RECIPIENT)]
+    sent = [row for row in backlog if row.recipient.startswith(RECIPIENT)]
     if sent:
-        sums = {state: sum(getattr(one, state) for one in sent) for state in _STATES}
-        ages = [sum(numbers) for numbers in zip(*(one.ages for one in sent), strict=True)]
-        oldest_s = max(one.oldest_due_s for one in sent)
-        kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=oldest_s, ages=ages, **sums))
-    return kept
+        sums = {state: sum(getattr(row, state) for row in sent) for state in _STATES}
+        ages = [sum(numbers) for numbers in zip(*(row.ages for row in sent), strict=True)]
+        oldest_s = max(row.oldest_due_s for row in sent)
+        folded.append(Backlog(recipient=ENDPOINTS, oldest_due_s=oldest_s, ages=ages, **sums))
+    return folded
 
 
 def _alert_checks(hooks: Iterable[Boathook]) -> dict[str, AlertCheck]:

@@ -208,10 +208,10 @@ def _choice(request: Mapping[str, Any]) -> ResendFilter:
 
 async def _purge(connection: Connection, task: Task, after: UUID) -> StepResult:
     application = _application(task)
-    found = await messages.page_ids(connection, application, _window(task, after), limit=_PURGED)
-    gone = await messages.expunge(connection, application, found) if found else []
-    data = {"messagesPurged": task.data.get("messagesPurged", 0) + len(gone)}
-    return StepResult(data, _from(found[-1] if len(found) == _PURGED else None))
+    message_ids = await messages.page_ids(connection, application, _window(task, after), limit=_PURGED)
+    purged_ids = await messages.expunge(connection, application, message_ids) if message_ids else []
+    data = {"messagesPurged": task.data.get("messagesPurged", 0) + len(purged_ids)}
+    return StepResult(data, _from(message_ids[-1] if len(message_ids) == _PURGED else None))
 
 
 async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepResult:
@@ -229,8 +229,8 @@ async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepRes
 
 
 async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
-    chosen = task.request.get("application_ids")
-    application_ids = None if chosen is None else [UUID(one) for one in chosen]
+    requested_ids = task.request.get("application_ids")
+    application_ids = None if requested_ids is None else [UUID(application_id) for application_id in requested_ids]
     window = range_of(_moment(task, "since"), _moment(task, "until"))
     rows = await tasks.page_usage(connection, task.organization, after, window, application_ids, limit=_COUNTED)
     stats = [
@@ -312,62 +312,64 @@ def _dead_filter(task: Task) -> ListFilter:
 
 
 async def _replay_events(connection: Connection, task: Task, now: datetime) -> StepResult:
-    wanted = _filter(task)
-    chosen, last = await _next_events(connection, task, wanted)
-    done = await delivery_commands.replay_events_in(
-        connection, chosen, _replay(task), pace=_pace(task, now), type=wanted.type
+    filters = _filter(task)
+    event_ids, last = await _next_events(connection, task, filters)
+    replayed = await delivery_commands.replay_events_in(
+        connection, event_ids, _replay(task), pace=_pace(task, now), type=filters.type
     )
-    counted = {"done": done.events, "added": done.added, "revived": done.revived}
+    counted = {"done": replayed.events, "added": replayed.added, "revived": replayed.revived}
     data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
     if last is None:
         return StepResult(data, None)
-    return StepResult(data, _later(task, now, done.added + done.revived) | {"after": str(last)})
+    return StepResult(data, _later(task, now, replayed.added + replayed.revived) | {"after": str(last)})
 
 
-async def _next_events(connection: Connection, task: Task, wanted: ListFilter) -> tuple[list[UUID], UUID | None]:
+async def _next_events(connection: Connection, task: Task, filters: ListFilter) -> tuple[list[UUID], UUID | None]:
     """Return the next events to replay, oldest first, and the last one looked at; None at the end."""
     after = UUID(task.place["after"]) if "after" in task.place else None
     step = _batch_size(task)
     matching = task.request.get("matching")
     limit = step if matching is None else _SCANNED
-    found = await delivery_commands.page_events(connection, wanted, after=after, limit=limit)
-    chosen = found
+    event_ids = await delivery_commands.page_events(connection, filters, after=after, limit=limit)
+    selected = event_ids
     if matching is not None:
-        chosen = await event_search.select_matching(connection, found, EventFilter.of_selection(matching))
-        if len(chosen) > step:
-            return chosen[:step], chosen[step - 1]
-    return chosen, found[-1] if len(found) == limit else None
+        selected = await event_search.select_matching(connection, event_ids, EventFilter.of_selection(matching))
+        if len(selected) > step:
+            return selected[:step], selected[step - 1]
+    return selected, event_ids[-1] if len(event_ids) == limit else None
 
 
 async def _route_events(connection: Connection, task: Task, now: datetime) -> StepResult:
-    to, wanted = task.request.get("to"), _filter(task)
+    to, filters = task.request.get("to"), _filter(task)
     is_new = task.request.get("is_first") and now - task.created_at < _MAX_AGE
     if is_new and not await is_registered(connection, str(to)):
         # An older release may keep the handler unregistered while both are deployed.
         return StepResult(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
     after = UUID(task.place["after"]) if "after" in task.place else None
-    found = await delivery_commands.page_events(connection, wanted, after=after, limit=_batch_size(task))
+    event_ids = await delivery_commands.page_events(connection, filters, after=after, limit=_batch_size(task))
     pace = _pace(task, now)
-    done = await rerouting.reroute_events_in(connection, found, _action(task), pace=pace, to=to, type=wanted.type)
-    counted = {"done": done.events, "added": done.added, "left": done.left}
+    rerouted = await rerouting.reroute_events_in(
+        connection, event_ids, _action(task), pace=pace, to=to, type=filters.type
+    )
+    counted = {"done": rerouted.events, "added": rerouted.added, "left": rerouted.left}
     data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
-    if len(found) < _batch_size(task):
+    if len(event_ids) < _batch_size(task):
         return StepResult(data, None)
-    return StepResult(data, _later(task, now, done.added) | {"after": str(found[-1])})
+    return StepResult(data, _later(task, now, rerouted.added) | {"after": str(event_ids[-1])})
 
 
 def _filter(task: Task) -> ListFilter:
-    asked = task.request
+    request = task.request
     # Rerouting adds nothing twice, so it may include events of gateways whose clocks are ahead of the server's.
     latest = task.created_at + (_AHEAD if task.kind is TaskOperation.ROUTE_EVENTS else timedelta(0))
-    since, until = (asked.get(name) and datetime.fromisoformat(asked[name]) for name in ("since", "until"))
+    since, until = (request.get(name) and datetime.fromisoformat(request[name]) for name in ("since", "until"))
     return ListFilter(
-        source=asked.get("source"),
-        application=asked.get("application"),
-        type=asked.get("type"),
+        source=request.get("source"),
+        application=request.get("application"),
+        type=request.get("type"),
         since=since,
         until=min(until or latest, latest),
-        is_unhandled=bool(asked.get("is_unhandled")),
+        is_unhandled=bool(request.get("is_unhandled")),
     )
 
 
