@@ -54,8 +54,8 @@ def _credential_hash(scope: dict[str, Any]) -> bytes | None:
     """Return the hash that identifies an API caller; None for any other request."""
     if not scope["path"].startswith(API_PREFIX):
         return None
-    found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-    return None if found is None else hashlib.sha256(found).digest()
+    authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    return None if authorization is None else hashlib.sha256(authorization).digest()
 
 
 class _AsgiRequest(PendingRequest):

@@ -141,7 +141,9 @@ class EventBuilder:
         if self.router.version == UNROUTED or all(event.routes_version == self.router.version for event in events):
             await self.refresh()
         router = self.router
-        return [replace(one, deliveries=_reroute_event(router, one), routes_version=router.version) for one in events]
+        return [
+            replace(event, deliveries=_reroute_event(router, event), routes_version=router.version) for event in events
+        ]
 
 
 def _reroute_event(router: Router, event: NewEvent) -> tuple[NewDelivery, ...]:

@@ -129,9 +129,9 @@ class EventWriter:
         if not messages:
             return await self._append_received(events, within_s)
         received = [event for event in events if not _is_message(event)]
-        stored = iter(await self._append_received(received, within_s) if received else ())
-        published = iter(await self._append_messages(messages, within_s))
-        return [next(published if _is_message(event) else stored) for event in events]
+        received_receipts = iter(await self._append_received(received, within_s) if received else ())
+        message_receipts = iter(await self._append_messages(messages, within_s))
+        return [next(message_receipts if _is_message(event) else received_receipts) for event in events]
 
     async def _append_messages(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         if self._messages is None:
@@ -163,12 +163,12 @@ class EventWriter:
         # All are decided by the same assignments, before anything is awaited.
         others = [self._elsewhere(event) for event in events]
         own = [event for event, other in zip(events, others, strict=True) if other is None]
-        stored = iter(await store.append(own, within_s=within_s) if own else ())
+        own_receipts = iter(await store.append(own, within_s=within_s) if own else ())
         passing = [
-            _pass_on(other, one, within_s) for one, other in zip(events, others, strict=True) if other is not None
+            _pass_on(other, event, within_s) for event, other in zip(events, others, strict=True) if other is not None
         ]
-        passed = iter(await asyncio.gather(*passing))
-        return [next(stored) if other is None else next(passed) for other in others]
+        other_receipts = iter(await asyncio.gather(*passing))
+        return [next(own_receipts) if other is None else next(other_receipts) for other in others]
 
     async def bring(self, records: Sequence[Record], within_s: float | None = None) -> AsyncIterator[Stored | Refused]:
         """Store the events of records in order, in one transaction if possible, and yield the result of each.

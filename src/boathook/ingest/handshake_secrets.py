@@ -25,9 +25,9 @@ class HandshakeSecrets:
 
     def save(self, source: str, secret: str) -> bool:
         """Store a sender's secret; return False if a different secret was stored before."""
-        held = self.confirmed(source) or _read(self._pending_file(source))
-        if held is not None:
-            return _is_same(held, secret)
+        earlier = self.confirmed(source) or _read(self._pending_file(source))
+        if earlier is not None:
+            return _is_same(earlier, secret)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         draft = self._folder / f".{secrets.token_hex(8)}"
         _write(draft, secret)
@@ -69,9 +69,9 @@ class HandshakeSecrets:
         return self._folder / f"{quote(source, safe='')}.secret"
 
 
-def _is_same(stored: str, received: str) -> bool:
+def _is_same(own_secret: str, received: str) -> bool:
     """Compare in constant time: one may come from an unauthenticated client, and the other is the secret."""
-    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (stored, received))
+    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (own_secret, received))
     return signing.equal_bytes_constant_time(left, right)
 
 

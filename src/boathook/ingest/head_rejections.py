@@ -170,11 +170,11 @@ class HeadRejections:
             headers: more headers of the answer.
             size: the bytes of the body that were announced, or have arrived; None to read the Content-Length.
         """
-        kept = None
+        full_detail = None
         if self._admits(compiled.source, reason):
-            kept = f"{detail}; {hint}" if hint else detail
-            self._keep(compiled, scope, status, reason, kept, size)
-        return replace(error_response(status, reason, request_id, *headers), detail=kept)
+            full_detail = f"{detail}; {hint}" if hint else detail
+            self._keep(compiled, scope, status, reason, full_detail, size)
+        return replace(error_response(status, reason, request_id, *headers), detail=full_detail)
 
     # Requests that no source has the path of
 
@@ -191,14 +191,17 @@ class HeadRejections:
 
     def note_unknown_path(self, scope: Mapping[str, Any], status: int, problem: str = "") -> None:
         """Record a request that was probably meant for a source; *problem* is why it was refused besides."""
-        path, shown = scope["path"], {"method": scope["method"], "path": mask_path(scope["path"]), "status": status}
+        path, log_fields = (
+            scope["path"],
+            {"method": scope["method"], "path": mask_path(scope["path"]), "status": status},
+        )
         if self._paths.is_meant(path) and self._admits("", Reason.UNKNOWN_PATH):
             parts = (f"no source has this path{f', and {problem}' if problem else ''}", self._paths.explain(path))
             detail = "; ".join(filter(None, parts))
             self._keep(None, scope, status, Reason.UNKNOWN_PATH, detail, None)
-            _LOG.warning("no_source_at_path", **shown, detail=detail)
+            _LOG.warning("no_source_at_path", **log_fields, detail=detail)
         elif self._is_debugging:
-            _LOG.debug("no_source_at_path", **shown)
+            _LOG.debug("no_source_at_path", **log_fields)
 
     # The trace
 

@@ -55,9 +55,9 @@ class _SharedResult(Generic[Result]):
         return await asyncio.shield(self._finding)
 
     async def _renewed(self) -> Result:
-        found = await self._find()
+        health = await self._find()
         self._until = time.monotonic() + self._keep_s
-        return found
+        return health
 
 
 class HealthEndpoints:
@@ -218,7 +218,7 @@ class HealthEndpoints:
             samples = await read_since(database, datetime.now(UTC) - timedelta(hours=1), 60)
         except DatabaseError:
             return _NO_HISTORY
-        minutes = history_to_json((one.at.timestamp(), one.snapshot) for one in samples)
+        minutes = history_to_json((sample.at.timestamp(), sample.snapshot) for sample in samples)
         return 200, _JSON, _dump({"minutes": minutes})
 
 

@@ -278,10 +278,10 @@ class Intake:
             other.put(event, waiter)
             return
         # What a message repeats is decided with its idempotency key, by the database.
-        known = self._recent.find(event) if event.publication is None else None
-        if known is not None:
+        first_id = self._recent.find(event) if event.publication is None else None
+        if first_id is not None:
             meters.count("boathook_dedup_cache_hits_total")
-            waiter.set_result(Duplicate(known))
+            waiter.set_result(Duplicate(first_id))
             return
         if self._is_stopping or not self._has_room():
             meters.count("boathook_ingest_overloaded_total")
@@ -325,15 +325,15 @@ class Intake:
             _LOG.debug("event_unhandled", source=event.source, type=event.type)
         if self._announcer is not None and receipt.has_deliveries:
             deliver_at = None if event.publication is None else event.publication.deliver_at
-            self._announcer.notify(due_recipients([one.recipient for one in event.deliveries], deliver_at))
+            self._announcer.notify(due_recipients([delivery.recipient for delivery in event.deliveries], deliver_at))
 
-    def _switch_to_spool(self, why: str, failed: Sequence[PendingEvent] = ()) -> bool:
+    def _switch_to_spool(self, reason: str, failed: Sequence[PendingEvent] = ()) -> bool:
         """Move events into the buffer: *failed* first, then all waiting ones. Return False without a buffer."""
         self.clear_dedup_cache()
         if self.buffer is None:
             return False
         if self.mode is Mode.DIRECT:
-            _LOG.warning("spooling_started", reason=why, note="taking events into the buffer")
+            _LOG.warning("spooling_started", reason=reason, note="taking events into the buffer")
             self._report_unavailable(1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
@@ -424,9 +424,9 @@ class Intake:
         # and writers to the spool would wait for that.
         await self._store.append((), timeout_s)
         while True:
-            left = await buffer.left()
+            remaining = await buffer.left()
             self._look_for_losses(buffer)
-            if left <= self._batch and self.mode is Mode.DRAINING:
+            if remaining <= self._batch and self.mode is Mode.DRAINING:
                 self.mode = Mode.CATCHING_UP
                 await buffer.flush()
             segment = await buffer.oldest()
@@ -455,9 +455,11 @@ class Intake:
         """
         path, last = self._drained or (segment.path, 0)
         records = segment.contents.records
-        left = records if path != segment.path else [one for one in records if one.sequence > last]
-        for start in range(0, len(left), self._batch):
-            async for result in self._store.bring(left[start : start + self._batch], self._commit_timeout(timeout_s)):
+        remaining = records if path != segment.path else [record for record in records if record.sequence > last]
+        for start in range(0, len(remaining), self._batch):
+            async for result in self._store.bring(
+                remaining[start : start + self._batch], self._commit_timeout(timeout_s)
+            ):
                 match result:
                     case Stored(_, event, receipt):
                         self.note_stored(event, receipt)

@@ -174,12 +174,12 @@ def _to_rejection(
 
 def stored_headers(headers: Mapping[str, str], reverify_headers: frozenset[str]) -> dict[str, str]:
     """Return the headers a rejection stores; a credential is replaced by its hash, so that two can be compared."""
-    kept = {
+    stored_values = {
         name: _storable_text(headers[name]) for name in (*_ALWAYS_STORED, *sorted(reverify_headers)) if name in headers
     }
     for name in _CREDENTIALS & headers.keys():
-        kept[name] = _hashed(headers[name])
-    return kept
+        stored_values[name] = _hashed(headers[name])
+    return stored_values
 
 
 def redact_query(url: str, secret: Collection[str]) -> str:

@@ -88,7 +88,7 @@ def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
     Raises:
         ConfigError: a setting of a configured source is impossible with its provider; the message names the key.
     """
-    found: dict[str, frozenset[int]] = {}
+    statuses_by_source: dict[str, frozenset[int]] = {}
     for name in settings.sources:
         try:
             policy = inline_policy(settings, name)
@@ -96,8 +96,8 @@ def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
             if name not in settings.stored:
                 raise
         else:
-            found |= {} if policy is None else {name: policy.forbidden_statuses}
-    return found
+            statuses_by_source |= {} if policy is None else {name: policy.forbidden_statuses}
+    return statuses_by_source
 
 
 def _within_s(name: str, source: SourceSettings, recipe: Recipe) -> float:
@@ -234,16 +234,16 @@ class ReplyWaiter:
         if not event_ids:
             return
         try:
-            found = await self._find(event_ids)
+            replies = await self._find(event_ids)
         except DatabaseError as error:
             _LOG.warning("replies_unknown", error=str(error), waiting=self._waiting_count)
             return
         except Exception as error:  # noqa: BLE001 - one error must not leave all later senders without a reply
             _LOG.error("replies_unknown", exc_info=error, waiting=self._waiting_count)
             return
-        for one in found:
-            if one.reply is not None or not one.is_open:
-                _resolve(self._waiters.get(one.event_id, ()), one.reply)
+        for reply in replies:
+            if reply.reply is not None or not reply.is_open:
+                _resolve(self._waiters.get(reply.event_id, ()), reply.reply)
 
 
 def _resolve(waiters: "set[asyncio.Future[Reply | None]] | tuple[()]", reply: Reply | None) -> None:

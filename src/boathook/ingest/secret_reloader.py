@@ -83,12 +83,12 @@ class SecretReloader:
     def set_sources(self, settings: Settings, compiled_sources: Iterable[CompiledSource]) -> None:
         """Replace the sources whose verifiers are updated; those that are the same object keep their state."""
         self._settings = settings
-        former, held = self._compiled_sources, self._held
+        former, former_secrets = self._compiled_sources, self._held
         self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
         self._held = {}
         for name, compiled in self._compiled_sources.items():
             if former.get(name) is compiled:
-                self._held[name] = held[name]
+                self._held[name] = former_secrets[name]
                 continue
             self._held[name] = _LoadedSecrets(configured_spec(settings, name), self._secret_ids(name))
             compiled.ensure_fresh = self.ensure_fresh
@@ -96,7 +96,7 @@ class SecretReloader:
 
     def _secret_ids(self, name: str) -> tuple[UUID, ...]:
         # Includes secrets that ended before the sources were compiled; such a verifier is replaced once too often.
-        return tuple(one.id for one in self._added.known if one.source == name)
+        return tuple(secret.id for secret in self._added.known if secret.source == name)
 
     def on_notification(self, _payload: str) -> None:
         """Read the secrets immediately, because one was changed."""
@@ -152,12 +152,12 @@ class SecretReloader:
     async def refresh(self) -> bool:
         """Read the secrets from the database once; return whether it responded."""
         try:
-            known = tuple(await self._read())
+            stored_secrets = tuple(await self._read())
         except DatabaseError:
             return False
-        has_changed = known != self._added.known
+        has_changed = stored_secrets != self._added.known
         if has_changed:
-            self._added.set_secrets(known)
+            self._added.set_secrets(stored_secrets)
             self._unsaved.set()
         self._on_read(has_changed)
         if has_changed:
@@ -177,17 +177,17 @@ class SecretReloader:
                 self._held[name].added = active_ids
                 self._replace_verifier(compiled, self._held[name])
 
-    def _replace_verifier(self, compiled: CompiledSource, held: _LoadedSecrets) -> None:
+    def _replace_verifier(self, compiled: CompiledSource, loaded: _LoadedSecrets) -> None:
         try:
             compiled.verifier = Verifier(
-                with_cached_secrets(self._settings, held.own, self._added), compiled.verifier.ring
+                with_cached_secrets(self._settings, loaded.own, self._added), compiled.verifier.ring
             )
         except ConfigError as error:
             # An ended secret must verify nothing, even if no other secret is left.
             compiled.verifier = compiled.verifier.closed()
             _LOG.error("source_shut", source=compiled.source, error=str(error), note="its requests are refused")
         else:
-            _LOG.info("source_secrets_changed", source=compiled.source, added=len(held.added))
+            _LOG.info("source_secrets_changed", source=compiled.source, added=len(loaded.added))
 
 
 async def _repeat(step: Callable[[], Awaitable[None]]) -> NoReturn:

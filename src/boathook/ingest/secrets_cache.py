@@ -34,18 +34,18 @@ class SecretsCache:
         known: the secrets; None reads them from the file.
     """
 
-    def __init__(self, settings: Settings, known: Sequence[SourceSecret] | None = None) -> None:
+    def __init__(self, settings: Settings, source_secrets: Sequence[SourceSecret] | None = None) -> None:
         self._settings = settings
         self._file = settings.server.data_dir / FILE_NAME
         self._secret_box: SecretBox | None = None
         self._opened: dict[UUID, str | None] = {}
-        self.known = tuple(known) if known is not None else _read(self._file)
+        self.known = tuple(source_secrets) if source_secrets is not None else _read(self._file)
         """Newest first; some may have expired."""
 
     def active_ids(self, source: str, now: float) -> tuple[UUID, ...]:
         """Return the ids of the secrets of a source that are valid at *now*, in seconds since 1970."""
         at = datetime.fromtimestamp(now, UTC)
-        return tuple(one.id for one in self.known if one.source == source and one.is_valid_at(at))
+        return tuple(secret.id for secret in self.known if secret.source == source and secret.is_valid_at(at))
 
     def of(self, source: str, now: float) -> tuple[str, ...]:
         """Return the secrets of a source that are valid at *now*, newest first.
@@ -53,7 +53,7 @@ class SecretsCache:
         A secret that cannot be decrypted with the configured keys is left out and logged once.
         """
         active_ids = frozenset(self.active_ids(source, now))
-        opened = (self._open(one) for one in self.known if one.id in active_ids)
+        opened = (self._open(secret) for secret in self.known if secret.id in active_ids)
         return tuple(text for text in opened if text is not None)
 
     def _open(self, secret: SourceSecret) -> str | None:
@@ -66,17 +66,17 @@ class SecretsCache:
                 _LOG.error("source_secret_unreadable", source=secret.source, id=secret.shown_id, error=str(error))
         return self._opened[secret.id]
 
-    def set_secrets(self, known: Sequence[SourceSecret]) -> None:
+    def set_secrets(self, source_secrets: Sequence[SourceSecret]) -> None:
         """Replace all known secrets."""
-        self.known = tuple(known)
-        ids = {one.id for one in self.known}
+        self.known = tuple(source_secrets)
+        ids = {secret.id for secret in self.known}
         self._opened = {id: text for id, text in self._opened.items() if id in ids}
 
     def save(self) -> None:
         """Write the known secrets to the file atomically; a disk error is logged and ignored."""
         try:
             if self.known or self._file.exists():
-                write_file(self._file, [_row(one) for one in self.known])
+                write_file(self._file, [_row(secret) for secret in self.known])
         except OSError as error:
             note = "a start without PostgreSQL would not have the latest secrets"
             _LOG.error("source_secrets_not_kept", file=str(self._file), error=str(error), note=note)

@@ -138,11 +138,11 @@ class SourceRate:
         self._drop_expired(now)
         # The store must be able to grant what comes in between two leases, however small the burst.
         burst = min(max(self._burst, math.ceil(2 * LEASE_INTERVAL_S * self._per_second)), _MAX_TOKENS)
-        wanted = self._wanted(now, min(burst + math.ceil(self._per_second * TOKEN_LIFE_S), _MAX_TOKENS))
+        tokens = self._wanted(now, min(burst + math.ceil(self._per_second * TOKEN_LIFE_S), _MAX_TOKENS))
         spent, self._spent = min(self._spent, _MAX_TOKENS), 0
-        if not wanted and not spent:
+        if not tokens and not spent:
             return None
-        return LeaseRequest(source=self.source, per_second=self._per_second, burst=burst, spent=spent, wanted=wanted)
+        return LeaseRequest(source=self.source, per_second=self._per_second, burst=burst, spent=spent, wanted=tokens)
 
     def _wanted(self, now: float, limit: int) -> int:
         # What is refused counts only in its own interval, so that a flood that has ended takes no tokens from others.
@@ -151,10 +151,10 @@ class SourceRate:
         self._seen = self._passed = 0
         if not expected and now < self._refill_at:
             return 0
-        wanted = max(0, min(max(1, expected), limit) - self._leased)
-        if wanted:
+        tokens = max(0, min(max(1, expected), limit) - self._leased)
+        if tokens:
             self._refill_at = now + min(_REFILL_SHARE / self._per_second, _MAX_REFILL_S)
-        return wanted
+        return tokens
 
     def grant(self, request: LeaseRequest, granted: object, asked_at: float) -> None:
         """Add the tokens that the store has granted.
@@ -289,23 +289,23 @@ class RateLeaser:
 
     async def _lease_once(self) -> None:
         now = time.monotonic()
-        asked: list[tuple[SourceRate, LeaseRequest]] = []
+        requests: list[tuple[SourceRate, LeaseRequest]] = []
         for rate in self._rates():
             request = rate.ask(now)
             if request is not None:
-                asked.append((rate, request))
-        if not asked:
+                requests.append((rate, request))
+        if not requests:
             return
         try:
-            granted = await self._lease([request for _, request in asked])
-            tokens = [granted.get(request.source) for _, request in asked]
+            granted = await self._lease([request for _, request in requests])
+            tokens = [granted.get(request.source) for _, request in requests]
         except Exception as error:  # noqa: BLE001 - whatever a store does, sources keep their part of the rate
-            for rate, request in asked:
+            for rate, request in requests:
                 rate.fail(request)
             self._note(is_failing=True, error=error)
             meters.count("boathook_rate_leases_total", outcome="failed")
             return
-        for (rate, request), number in zip(asked, tokens, strict=True):
+        for (rate, request), number in zip(requests, tokens, strict=True):
             rate.grant(request, number, now)
         self._note(is_failing=False)
         meters.count("boathook_rate_leases_total", outcome="answered")

@@ -307,7 +307,9 @@ class CompiledSources:
         self._log_problems(problems)
         self._settings, self._compiled, self._problems = settings, compiled, problems
         self.by_path = {
-            path: one for name, one in compiled.items() for path in paths_of(name, settings.sources[name].paths)
+            path: compiled_source
+            for name, compiled_source in compiled.items()
+            for path in paths_of(name, settings.sources[name].paths)
         }
         self.unavailable = {
             path: row.name
@@ -325,8 +327,8 @@ class CompiledSources:
                 )
 
 
-def _has_same_rate(one: SourceSettings, other: SourceSettings) -> bool:
-    return (one.rate, one.burst) == (other.rate, other.burst)
+def _has_same_rate(source: SourceSettings, other_source: SourceSettings) -> bool:
+    return (source.rate, source.burst) == (other_source.rate, other_source.burst)
 
 
 def _source_rate(settings: Settings, name: str, source: SourceSettings) -> SourceRate | None:
@@ -343,10 +345,10 @@ def _verifier_reloader(
 
     def renew() -> Verifier | None:
         nonlocal secrets
-        found = _captured_secret(settings, name)
-        if found == secrets:
+        captured = _captured_secret(settings, name)
+        if captured == secrets:
             return None
-        secrets = found
+        secrets = captured
         return compile_verifier(settings, name, ring, added)
 
     return renew

@@ -83,17 +83,17 @@ def decode(record: bytes) -> NewEvent:
             case b"\x01":
                 return _event(_read(record[1:]), None)
             case b"\x02":
-                found, publication = _read_message(record[1:])
-                return _event(found, Publication(**asdict(publication)))
+                event_fields, publication = _read_message(record[1:])
+                return _event(event_fields, Publication(**asdict(publication)))
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
     raise UnreadableRecord(f"format {record[:1].hex()} is not supported; a later boathook may support it")
 
 
-def _event(found: Any, publication: Publication | None) -> NewEvent:
+def _event(fields: Any, publication: Publication | None) -> NewEvent:
     return NewEvent(
-        **{name: getattr(found, name) for name in _EVENT_FIELDS},
-        items=tuple([NewBatchItem(**asdict(item)) for item in found.items]),
+        **{name: getattr(fields, name) for name in _EVENT_FIELDS},
+        items=tuple([NewBatchItem(**asdict(item)) for item in fields.items]),
         routes_version=UNROUTED,
         publication=publication,
     )

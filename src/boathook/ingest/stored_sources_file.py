@@ -42,7 +42,7 @@ def save_stored_sources(data_dir: Path, rows: Sequence[StoredSource]) -> None:
     """Write the stored sources to the file atomically; a disk error is logged and ignored."""
     file = data_dir / FILE_NAME
     try:
-        write_file(file, [_row(one) for one in rows])
+        write_file(file, [_row(row) for row in rows])
     except OSError as error:
         note = "a start without PostgreSQL would not have the latest stored sources"
         _LOG.error("stored_sources_not_saved", file=str(file), error=str(error), note=note)
@@ -54,7 +54,7 @@ def _source(row: _Row) -> StoredSource:
     )
 
 
-def _row(one: StoredSource) -> _Row:
+def _row(row: StoredSource) -> _Row:
     return _Row(
-        name=one.name, id=str(one.id), paths=list(one.paths), encrypted=base64.b64encode(one.encrypted).decode()
+        name=row.name, id=str(row.id), paths=list(row.paths), encrypted=base64.b64encode(row.encrypted).decode()
     )

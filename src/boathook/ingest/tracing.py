@@ -154,12 +154,12 @@ class TracedApp:
 
 def _attributes(request_trace: _RequestTrace, event: NewEvent, scope: dict[str, Any]) -> Any:
     receipt = request_trace.receipt
-    stored = event.id if receipt is None else receipt.event_id
+    event_id = event.id if receipt is None else receipt.event_id
     return otel_attributes(
         messaging__system=_SYSTEM,
         messaging__operation__type="receive",
         messaging__destination__name=event.source,
-        messaging__message__id=ids.show(ids.EVENT, stored),
+        messaging__message__id=ids.show(ids.EVENT, event_id),
         messaging__message__body__size=len(event.body),
         http__request__method=scope["method"],
         http__response__status_code=request_trace.status or None,
