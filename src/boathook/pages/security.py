@@ -53,12 +53,12 @@ def security_headers(embed_origins: tuple[str, ...] = (), report_path: str = "")
 
 def complete_headers(headers: Iterable[tuple[bytes, bytes]], security: Headers) -> list[tuple[bytes, bytes]]:
     """Return ASGI headers, with missing security headers added."""
-    given = list(headers)
-    if any(name == b"content-security-policy" for name, _ in given):
-        return given
-    names = {name for name, _ in given}
+    present = list(headers)
+    if any(name == b"content-security-policy" for name, _ in present):
+        return present
+    names = {name for name, _ in present}
     missing = ((name.encode(), value.encode()) for name, value in security.items())
-    return [*given, *(header for header in missing if header[0] not in names)]
+    return [*present, *(header for header in missing if header[0] not in names)]
 
 
 def with_headers(response: Response, headers: Headers) -> Response:
@@ -112,7 +112,7 @@ def csrf_token(session: str) -> str:
     return hmac.digest(session.encode("utf-8", "surrogatepass"), b"boathook form", "sha256").hex()
 
 
-def check_csrf_token(session: str, given: str) -> None:
+def check_csrf_token(session: str, token: str) -> None:
     """Check the CSRF token of a form. Raises CsrfError."""
-    if not hmac.compare_digest(csrf_token(session).encode(), given.encode("utf-8", "surrogatepass")):
+    if not hmac.compare_digest(csrf_token(session).encode(), token.encode("utf-8", "surrogatepass")):
         raise CsrfError

@@ -61,8 +61,8 @@ class StaticFiles:
         if file is None:
             return Response(status_code=404)
         is_named = request.query_params.get("v") == file.version
-        kept = "public, max-age=31536000, immutable" if is_named else "no-cache"
-        headers = {"cache-control": kept, "etag": f'"{file.version}"', "x-content-type-options": "nosniff"}
+        cache_control = "public, max-age=31536000, immutable" if is_named else "no-cache"
+        headers = {"cache-control": cache_control, "etag": f'"{file.version}"', "x-content-type-options": "nosniff"}
         if file.kind == _SVG:
             headers["content-security-policy"] = _IMAGE_POLICY
         if request.headers.get("if-none-match") == headers["etag"]:

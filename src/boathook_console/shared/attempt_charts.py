@@ -52,23 +52,23 @@ def read_range(params: QueryParams, default: RangeName) -> RangeName:
     return RangeName(name) if name in STATS_RANGES else default
 
 
-def range_values(chosen: RangeName) -> Mapping[str, Any]:
+def range_values(range_name: RangeName) -> Mapping[str, Any]:
     """Return the template values of the links to the ranges."""
-    return {"span": chosen, "spans": STATS_RANGES}
+    return {"span": range_name, "spans": STATS_RANGES}
 
 
-def attempt_values(attempts: AttemptStats, chosen: RangeName) -> Mapping[str, Any]:
+def attempt_values(attempts: AttemptStats, range_name: RangeName) -> Mapping[str, Any]:
     """Return the template values of a recipient's attempts in a range."""
     return {
         "attempts": attempts,
-        "bars": build_bars(attempts.stretches, is_weekly=chosen is RangeName.WEEK),
+        "bars": build_bars(attempts.stretches, is_weekly=range_name is RangeName.WEEK),
         "chart_width": WIDTH,
         "chart_height": HEIGHT,
         "latencies": build_latencies(attempts.latencies),
         "most_counted": MAX_BACKLOG,
         "format_rate": format_rate,
         "took": format_ms,
-        **range_values(chosen),
+        **range_values(range_name),
     }
 
 
@@ -81,12 +81,14 @@ def build_bars(buckets: Sequence[TimeBucket], *, is_weekly: bool) -> list[Bar]:
     """Return the bars of a chart, with failures on top of successes."""
     highest = max((bucket.succeeded + bucket.failed for bucket in buckets), default=0) or 1
     step = WIDTH / max(1, len(buckets))
-    return [_bar(one, index * step, step, HEIGHT / highest, is_weekly=is_weekly) for index, one in enumerate(buckets)]
+    return [
+        _bar(bucket, index * step, step, HEIGHT / highest, is_weekly=is_weekly) for index, bucket in enumerate(buckets)
+    ]
 
 
-def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool) -> Bar:
-    good, bad = one.succeeded * unit, one.failed * unit
-    when = f"{one.start:%a %d %b %H:%M}" if is_weekly else f"{one.start:%H:%M}"
+def _bar(bucket: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool) -> Bar:
+    good, bad = bucket.succeeded * unit, bucket.failed * unit
+    when = f"{bucket.start:%a %d %b %H:%M}" if is_weekly else f"{bucket.start:%H:%M}"
     return Bar(
         x=round(x + step * 0.1, 2),
         width=round(step * 0.8, 2),
@@ -94,8 +96,8 @@ def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool
         good_height=round(good, 2),
         bad_y=round(HEIGHT - good - bad, 2),
         bad_height=round(bad, 2),
-        at=one.start,
-        label=f"{when} UTC: {one.succeeded:,} succeeded, {one.failed:,} failed",
+        at=bucket.start,
+        label=f"{when} UTC: {bucket.succeeded:,} succeeded, {bucket.failed:,} failed",
     )
 
 

@@ -140,8 +140,8 @@ class ApplicationScope(msgspec.Struct, frozen=True, kw_only=True):
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page."""
-        known = {"side": self, "base": self.base, "layout": self.layout, "may": self._may_word}
-        return self.context.page(template, status, **known, **values)
+        common_values = {"side": self, "base": self.base, "layout": self.layout, "may": self._may_word}
+        return self.context.page(template, status, **common_values, **values)
 
     def to(self, path: str, notice: str = "", kind: str = "good") -> Response:
         """Redirect the browser to another page of the application."""

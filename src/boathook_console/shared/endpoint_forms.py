@@ -70,7 +70,7 @@ class FormReader(msgspec.Struct):
 
     def texts(self, name: str) -> list[str]:
         """Return the selected values of a field."""
-        return [str(one) for one in self.form.getlist(name) if one]
+        return [str(text) for text in self.form.getlist(name) if text]
 
     def words(self, name: str) -> list[str]:
         """Return the words of a field, separated by commas or white space."""
@@ -91,8 +91,8 @@ class FormReader(msgspec.Struct):
         """Return the names and values of a field, one pair per line."""
         pairs: dict[str, str] = {}
         for line in self.text(name).splitlines():
-            key, found, value = line.partition(separator)
-            if line.strip() and (not found or not key.strip()):
+            key, found_separator, value = line.partition(separator)
+            if line.strip() and (not found_separator or not key.strip()):
                 self.problems[name] = f"enter one per line, such as name{separator} value"
             elif line.strip():
                 pairs[key.strip()] = value.strip()
@@ -119,8 +119,10 @@ class FormReader(msgspec.Struct):
         try:
             read = model.model_validate(document)
         except ValidationError as error:
-            found = {_field_of(one["loc"]): one["msg"].removeprefix("Value error, ") for one in error.errors()}
-            raise InvalidForm(found | self.problems) from None
+            problems = {
+                _field_of(detail["loc"]): detail["msg"].removeprefix("Value error, ") for detail in error.errors()
+            }
+            raise InvalidForm(problems | self.problems) from None
         if self.problems:
             raise InvalidForm(self.problems)
         return read
@@ -151,8 +153,8 @@ def form_problems(error: FormError) -> Mapping[str, str]:
             return {"": str(error)}
 
 
-def _field_of(where: Sequence[str | int]) -> str:
-    parts = tuple(str(one) for one in where)
+def _field_of(location: Sequence[str | int]) -> str:
+    parts = tuple(str(part) for part in location)
     for length in range(len(parts), 0, -1):
         if parts[:length] in _FORM_FIELDS:
             return _FORM_FIELDS[parts[:length]]
@@ -189,18 +191,18 @@ def auth_document(reader: FormReader, read_current: Callable[[], Mapping[str, An
     if kind == pair == KEEP:
         return None
     present = read_current() if KEEP in {kind, pair} else {}
-    shown = {name: value for name, value in present.items() if (pair if name == "mtls" else kind) == KEEP}
+    document = {name: value for name, value in present.items() if (pair if name == "mtls" else kind) == KEEP}
     if kind == "basic":
-        shown["basic"] = {"username": reader.text("basicUsername"), "password": reader.text("basicPassword")}
+        document["basic"] = {"username": reader.text("basicUsername"), "password": reader.text("basicPassword")}
     if kind == "oauth2":
-        shown["oauth2"] = {
+        document["oauth2"] = {
             "tokenUrl": reader.text("oauthTokenUrl"),
             "clientId": reader.text("oauthClientId"),
             "clientSecret": reader.text("oauthClientSecret"),
         } | ({"scope": scope} if (scope := reader.text("oauthScope")) else {})
     if pair == "set":
-        shown["mtls"] = {"certificate": reader.text("mtlsCertificate"), "key": reader.text("mtlsKey")}
-    return shown
+        document["mtls"] = {"certificate": reader.text("mtlsCertificate"), "key": reader.text("mtlsKey")}
+    return document
 
 
 SECRET_FIELDS: Final = frozenset({"secret", "basicPassword", "oauthClientSecret", "mtlsKey", "headers"})
@@ -211,22 +213,22 @@ _MULTI_VALUE_FIELDS: Final = frozenset({"eventTypes", "removeHeaders"})
 def submitted_values(form: FormData) -> dict[str, Any]:
     """Return the submitted values to refill a form, without secrets."""
     values: dict[str, Any] = {name: str(form[name]) for name in form if name not in SECRET_FIELDS | {"csrf"}}
-    return values | {name: [str(one) for one in form.getlist(name)] for name in _MULTI_VALUE_FIELDS}
+    return values | {name: [str(text) for text in form.getlist(name)] for name in _MULTI_VALUE_FIELDS}
 
 
-def endpoint_values(endpoint: Endpoint, known: Collection[str]) -> dict[str, Any]:
+def endpoint_values(endpoint: Endpoint, type_names: Collection[str]) -> dict[str, Any]:
     """Return the form values of an existing endpoint.
 
     Args:
-        known: event types and groups with a checkbox; all others are written as patterns.
+        type_names: event types and groups with a checkbox; all others are written as patterns.
     """
     types = list(endpoint.event_types or ())
     preset = endpoint.retry_name or (CUSTOM_RETRY if endpoint.retry else "")
     waits = (endpoint.retry.delays_s or ()) if endpoint.retry and preset == CUSTOM_RETRY else ()
     return {
         **table_values(NewEndpoint, endpoint),
-        "eventTypes": [name for name in types if name in known],
-        "patterns": " ".join(name for name in types if name not in known),
+        "eventTypes": [name for name in types if name in type_names],
+        "patterns": " ".join(name for name in types if name not in type_names),
         "retryPreset": preset,
         "retryWaits": ", ".join(f"{wait:g}" for wait in waits),
         "removeHeaders": [],
@@ -272,19 +274,21 @@ MAX_LEVELS: Final = 8
 
 def build_tree(types: Iterable[EventType]) -> tuple[TypeNode, ...]:
     """Return the nodes of event types; a prefix that only one type has makes no group."""
-    return _nodes(sorted(types, key=lambda one: one.name.split(".")), 1, MAX_LEVELS)
+    return _nodes(sorted(types, key=lambda event_type: event_type.name.split(".")), 1, MAX_LEVELS)
 
 
 def _nodes(types: Iterable[EventType], depth: int, levels: int) -> tuple[TypeNode, ...]:
     """Return the nodes of types whose names have their first *depth* - 1 parts in common."""
-    groups = (tuple(some) for _, some in groupby(types, key=lambda one: _prefix(one.name, depth)))
+    groups = (tuple(some) for _, some in groupby(types, key=lambda event_type: _prefix(event_type.name, depth)))
     return tuple(node for some in groups for node in _group(some, depth, levels))
 
 
 def _group(types: tuple[EventType, ...], depth: int, levels: int) -> tuple[TypeNode, ...]:
     if len(types) == 1 or not levels:
-        return tuple(TypeNode(one.name, one.description, one.is_deprecated) for one in types)
-    while len({_prefix(one.name, depth + 1) for one in types}) == 1:
+        return tuple(
+            TypeNode(event_type.name, event_type.description, event_type.is_deprecated) for event_type in types
+        )
+    while len({_prefix(event_type.name, depth + 1) for event_type in types}) == 1:
         depth += 1
     return (TypeNode(f"{_prefix(types[0].name, depth)}*", children=_nodes(types, depth + 1, levels - 1)),)
 

@@ -32,18 +32,18 @@ def health_sentence(
     Args:
         disabler: the display name of the user who disabled it.
     """
-    known = status.failures
-    since = "" if known.failing_since is None else f" since {_format_time(known.failing_since)}"
-    failed = f"The last {_format_attempts(known.failures)} failed{since and ','}{since}"
+    failures = status.failures
+    since = "" if failures.failing_since is None else f" since {_format_time(failures.failing_since)}"
+    failed = f"The last {_format_attempts(failures.failures)} failed{since and ','}{since}"
     match status.health.state:
         case HealthState.DISABLED:
             return _why_disabled(endpoint, settings, disabler)
         case HealthState.PAUSED:
-            return f"{counted(known.failures, 'consecutive failure')}{since}; {status.health.pause_text(now)}."
+            return f"{counted(failures.failures, 'consecutive failure')}{since}; {status.health.pause_text(now)}."
         case HealthState.FAILING:
             return f"{failed}; it is tried on."
         case HealthState.IDLE:
-            return f"No attempts in the range. {failed}." if known.failures else "No attempts in the range."
+            return f"No attempts in the range. {failed}." if failures.failures else "No attempts in the range."
         case _:
             return "Healthy."
 
@@ -61,25 +61,25 @@ def _why_disabled(endpoint: Endpoint, settings: Settings, disabler: str | None) 
 
 def name_disabler(actor: str | None, *, is_portal: bool) -> str | None:
     """Return the display name of an actor for the reader."""
-    where, _, who = (actor or "").partition(":")
+    origin, _, user = (actor or "").partition(":")
     if is_portal:
-        return "a portal user" if where == "portal" else "the operator" if actor else None
+        return "a portal user" if origin == "portal" else "the operator" if actor else None
     names = {
-        "console": f"{who}, in the console",
-        "cli": f"{who}, on the command line",
-        "portal": f"a portal user ({who})",
-        "api": f"the API ({who})",
-        "operator": f"{who.rpartition('/')[0]}, by a token",
+        "console": f"{user}, in the console",
+        "cli": f"{user}, on the command line",
+        "portal": f"a portal user ({user})",
+        "api": f"the API ({user})",
+        "operator": f"{user.rpartition('/')[0]}, by a token",
     }
-    return names.get(where, actor)
+    return names.get(origin, actor)
 
 
 def _format_attempts(number: int) -> str:
     return "attempt" if number == 1 else counted(number, "attempt")
 
 
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+def _format_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 pages = Pages()
@@ -94,8 +94,8 @@ def _pagination(found_page: ScanPage[Any], scope: ApplicationScope, prefix: str)
     """Return the template values for the next page of a list."""
     if found_page.place is None:
         return {"more": "", "looked_until": None, "is_full": True}
-    kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
-    query = urlencode([*kept, ("before", ids.show(prefix, found_page.place))])
+    parameters = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
+    query = urlencode([*parameters, ("before", ids.show(prefix, found_page.place))])
     until: datetime = ids.created_at(found_page.place)
     return {"more": f"?{query}", "looked_until": until, "is_full": len(found_page.rows) >= _PAGE}
 
@@ -130,13 +130,13 @@ async def list_attempts(scope: ApplicationScope) -> Response:
             before=_read_cursor(scope, ids.ATTEMPT),
             limit=_PAGE,
         )
-    wanted = {"result": result or "", "answer": answered or "", "type": type or ""}
+    selection = {"result": result or "", "answer": answered or "", "type": type or ""}
     return scope.page(
         "endpoints/attempts.html",
         application=application,
         endpoint=endpoint,
         rows=found_page.rows,
-        wanted=wanted,
+        wanted=selection,
         **_pagination(found_page, scope, ids.ATTEMPT),
     )
 
@@ -186,32 +186,32 @@ async def list_messages(scope: ApplicationScope) -> Response:
 async def _find_message(
     scope: ApplicationScope, work: UnitOfWork, application: Application, reference: str
 ) -> Response:
-    found = await messages.get(work, application, reference)
-    return scope.to(f"/messages/{found.shown_id}")
+    message = await messages.get(work, application, reference)
+    return scope.to(f"/messages/{message.shown_id}")
 
 
 @pages.get("/messages/{message}", Permission.MESSAGE_VIEW)
 async def show_message(scope: ApplicationScope) -> Response:
     """Show a message, its status at each endpoint, and its attempts."""
     async with scope.work() as (work, application):
-        found = await messages.get(work, application, scope.context.path["message"])
-        destinations = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
-        window = after_message(found.id, datetime.now(UTC))
+        message = await messages.get(work, application, scope.context.path["message"])
+        destinations = await messages.list_destinations(work, application, message.shown_id, limit=_PAGE)
+        window = after_message(message.id, datetime.now(UTC))
         tries = await attempts.list_page(
-            work, application, window, message=found.shown_id, limit=_PAGE, has_response=False
+            work, application, window, message=message.shown_id, limit=_PAGE, has_response=False
         )
     return scope.page(
         "applications/message.html",
         application=application,
-        message=found,
-        at=ids.created_at(found.id),
-        payload=_payload_of(found),
-        size=len(found.body or b""),
+        message=message,
+        at=ids.created_at(message.id),
+        payload=_payload_of(message),
+        size=len(message.body or b""),
         destinations=destinations.rows,
         attempts=[(ids.show(ids.ATTEMPT, row.id), ids.show(ids.ENDPOINT, row.endpoint_id), ids.created_at(row.id), row)
                   for row in tries.rows],
-        event=ids.show(ids.EVENT, found.id),
-        endpoint_name=lambda one: ids.show(ids.ENDPOINT, one),
+        event=ids.show(ids.EVENT, message.id),
+        endpoint_name=lambda endpoint_id: ids.show(ids.ENDPOINT, endpoint_id),
     )  # fmt: skip
 
 
@@ -219,18 +219,18 @@ async def show_message(scope: ApplicationScope) -> Response:
 async def download_payload(scope: ApplicationScope) -> Response:
     """Download a message's payload, byte for byte."""
     async with scope.work() as (work, application):
-        found = await messages.get(work, application, scope.context.path["message"])
-    headers = {"content-disposition": f'attachment; filename="{found.shown_id}.json"'}
-    return Response(found.body or b"", media_type="application/octet-stream", headers=headers)
+        message = await messages.get(work, application, scope.context.path["message"])
+    headers = {"content-disposition": f'attachment; filename="{message.shown_id}.json"'}
+    return Response(message.body or b"", media_type="application/octet-stream", headers=headers)
 
 
 @pages.post("/messages/{message}/resend", Permission.MESSAGE_RESEND)
 async def resend(scope: ApplicationScope) -> Response:
     """Resend a message to one endpoint."""
     async with scope.work() as (work, application):
-        found = await messages.get(work, application, scope.context.path["message"])
-        await messages.resend(work, application, found.shown_id, scope.field("endpoint"))
-    return scope.to(f"/messages/{found.shown_id}", "Message queued again.")
+        message = await messages.get(work, application, scope.context.path["message"])
+        await messages.resend(work, application, message.shown_id, scope.field("endpoint"))
+    return scope.to(f"/messages/{message.shown_id}", "Message queued again.")
 
 
 def _payload_of(message: MessageRow) -> str | None:

@@ -70,18 +70,18 @@ async def list_rows(
         cursor = ids.read(ids.ENDPOINT, text) if text else None
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
-    found = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
+    page_rows = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
     now, settings = datetime.now(UTC), scope.context.app_context.settings
-    statuses = await recipient_stats.read_endpoint_statuses(work, found)
+    statuses = await recipient_stats.read_endpoint_statuses(work, page_rows)
     rows: list[Mapping[str, Any]] = [
         {
-            "endpoint": one,
-            "health": statuses[one.id].health,
-            "sentence": health_sentence(one, statuses[one.id], now, settings=settings),
+            "endpoint": endpoint,
+            "health": statuses[endpoint.id].health,
+            "sentence": health_sentence(endpoint, statuses[endpoint.id], now, settings=settings),
         }
-        for one in found
+        for endpoint in page_rows
     ]
-    return rows, found[-1].shown_id if len(found) == _MAX_SHOWN else ""
+    return rows, page_rows[-1].shown_id if len(page_rows) == _MAX_SHOWN else ""
 
 
 @pages.get("/endpoints/new", Permission.ENDPOINT_MANAGE)
@@ -105,19 +105,19 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
         }
         body = reader.validate(EndpointIn, document)
         async with scope.work() as (work, application):
-            made = await endpoints.create(work, application, body.value(), secret=body.secret, headers=body.headers)
+            endpoint = await endpoints.create(work, application, body.value(), secret=body.secret, headers=body.headers)
     except FORM_ERRORS as error:
         return await _show_form_problems(scope, None, form_problems(error))
-    return scope.to(f"/endpoints/{made.shown_id}", "Endpoint created. It receives messages published from now on.")
+    return scope.to(f"/endpoints/{endpoint.shown_id}", "Endpoint created. It receives messages published from now on.")
 
 
 @pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def show_endpoint(scope: ApplicationScope) -> Response:
     """Show an endpoint: its status, statistics and actions."""
-    now, chosen = datetime.now(UTC), read_range(scope.context.query, DEFAULT_RANGE)
+    now, range_name = datetime.now(UTC), read_range(scope.context.query, DEFAULT_RANGE)
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        stats = await recipient_stats.read_endpoint(work, endpoint, STATS_RANGES[chosen], now)
+        stats = await recipient_stats.read_endpoint(work, endpoint, STATS_RANGES[range_name], now)
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
@@ -144,7 +144,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         recent=recent.rows,
         types=types,
         verification_examples=_verification_examples(scope),
-        **attempt_values(stats.attempts, chosen),
+        **attempt_values(stats.attempts, range_name),
         **encrypted,
     )
 
@@ -239,7 +239,7 @@ def _form(
 
 async def list_type_names(scope: ApplicationScope, work: UnitOfWork) -> list[str]:
     """Return the event types that the visitor may see and endpoints can subscribe to."""
-    return [one.name for one in await _list_types(scope, work)]
+    return [event_type.name for event_type in await _list_types(scope, work)]
 
 
 async def _list_types(scope: ApplicationScope, work: UnitOfWork) -> list[EventType]:
@@ -354,10 +354,10 @@ async def show_test(scope: ApplicationScope) -> Response:
         endpoint = await _get(scope, work, application)
         message = await messages.get(work, application, scope.context.path["message"])
         window = after_message(message.id, datetime.now(UTC))
-        found = await attempts.list_page(
+        latest = await attempts.list_page(
             work, application, window, message=message.shown_id, endpoint=endpoint.shown_id, limit=1
         )
-    row = found.rows[0] if found.rows else None
+    row = latest.rows[0] if latest.rows else None
     template = "endpoints/test_result.html" if scope.context.is_fragment else "endpoints/test.html"
     return scope.page(
         template,

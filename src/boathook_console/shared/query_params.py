@@ -46,9 +46,9 @@ def get_texts(params: QueryParams | FormData, names: Iterable[str]) -> dict[str,
     return {name: get_text(params, name) or "" for name in names}
 
 
-def source_options(configured: Iterable[str], chosen: str) -> list[tuple[str, str]]:
+def source_options(configured: Iterable[str], selected: str) -> list[tuple[str, str]]:
     """Return the options of a source filter, including the chosen source even if it is no longer configured."""
-    names = {*configured, chosen} - {""}
+    names = {*configured, selected} - {""}
     return [("", "any"), *((name, name) for name in sorted(names))]
 
 

@@ -135,11 +135,11 @@ def _templates(folders: tuple[Path, ...]) -> Environment:
 
 def spark_points(values: Sequence[float | None]) -> str:
     """Return the points of a sparkline through *values*; empty if fewer than two are known."""
-    known = [(step, value) for step, value in enumerate(values) if value is not None]
-    if len(known) < 2:
+    points = [(step, value) for step, value in enumerate(values) if value is not None]
+    if len(points) < 2:
         return ""
-    highest, width = max(value for _, value in known) or 1.0, len(values) - 1
-    places = ((SPARK_WIDTH * step / width, 1 + (SPARK_HEIGHT - 2) * (1 - value / highest)) for step, value in known)
+    highest, width = max(value for _, value in points) or 1.0, len(values) - 1
+    places = ((SPARK_WIDTH * step / width, 1 + (SPARK_HEIGHT - 2) * (1 - value / highest)) for step, value in points)
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 

@@ -89,8 +89,8 @@ class PageRequest:
 
     def read(self, model: type[Model], fields: Mapping[str, Any] | None = None) -> Model:
         """Validate *fields*, by default those of the form, and return the model. Raises InvalidForm."""
-        given = {name: value for name, value in self.form.items() if name != "csrf"} if fields is None else fields
-        return read_model(model, given, self.pages.languages)
+        submitted = {name: value for name, value in self.form.items() if name != "csrf"} if fields is None else fields
+        return read_model(model, submitted, self.pages.languages)
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """Render a template of the app."""

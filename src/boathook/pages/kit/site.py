@@ -239,7 +239,7 @@ class Pages:
         path = request.scope["path"].removeprefix(self.mount_path)
         navigation = [item for item in self.navigation if user is not None and user.has_role(item.role)]
         here = max((item.path for item in navigation if _is_below(path, item.path)), key=len, default=None)
-        known: dict[str, Any] = {
+        common_values: dict[str, Any] = {
             "site_title": self._title,
             "user": user,
             "form_token": csrf_token(session),
@@ -252,8 +252,8 @@ class Pages:
             "notice_kind": kind,
         }
         for function in self._values:
-            known |= function()
-        response = HTMLResponse(self._templates.get_template(template).render({**known, **values}), status)
+            common_values |= function()
+        response = HTMLResponse(self._templates.get_template(template).render({**common_values, **values}), status)
         if notice:
             response.delete_cookie(self._notice_cookie, path=self.mount_path or "/")
         return with_headers(response, _HEADERS)
@@ -319,17 +319,17 @@ class Pages:
         """Store the choice of a language: for a user, else in the browser."""
         self.check_origin(request)
         form = await read_form(request)
-        chosen = str(form.get("language", ""))
-        if chosen not in self.languages.available:
+        language = str(form.get("language", ""))
+        if language not in self.languages.available:
             raise Refusal(self.languages.gettext("There are no texts in this language."))
         session = self.session_of(request)
         async with self.hook.transaction() as tx:
             user = await self._find_user(tx, session)
             if user is not None and self._sign_in is not None:
                 check_csrf_token(session, str(form.get("csrf", "")))
-                await self._sign_in.set_language(tx, user, chosen)
+                await self._sign_in.set_language(tx, user, language)
         response = self.redirect(request, self.safe_path(str(form.get("next", "/"))))
-        self.set_cookie(response, request, self._language_cookie, chosen, _LANGUAGE_COOKIE_S)
+        self.set_cookie(response, request, self._language_cookie, language, _LANGUAGE_COOKIE_S)
         return response
 
     def _ask_to_sign_in(self, request: Request) -> Response:
