@@ -94,8 +94,8 @@ class _Passing:
             message = await store.read_message(connection_of(transaction), event, min_memory_days=_MEMORY_DAYS)
         if message is None:
             return Dead("EXPUNGED", "its content was deleted before it was passed on")
-        asked: set[str] = set()
-        while cell not in asked:
+        tried_cells: set[str] = set()
+        while cell not in tried_cells:
             if cell == self._cells.name:
                 return await self._take_back(event, message, begin)
             if cell not in self._cells.members:
@@ -104,10 +104,10 @@ class _Passing:
                 answer = await self._send(cell, message)
             except CellUnavailable as error:
                 # Not that error: it would count as a loss of this cell's own database, which is retried for minutes.
-                raise (FetchFailed if asked else ConnectionError)(str(error)) from None
+                raise (FetchFailed if tried_cells else ConnectionError)(str(error)) from None
             if not isinstance(answer, str):
                 return answer if isinstance(answer, Dead) else _judge(answer, f"the cell {cell}")
-            asked.add(cell)
+            tried_cells.add(cell)
             cell = answer
         return Retry(code="MOVING")
 

@@ -30,15 +30,15 @@ _CELLS = (
 _SOURCES = (
     Column("source", is_whole=True),
     Column("cell", is_whole=True),
-    Column("assigned", lambda one: "yes" if one.is_assigned else "no"),
-    Column("not known to", lambda one: ", ".join(one.disagreeing), is_optional=True),
+    Column("assigned", lambda source: "yes" if source.is_assigned else "no"),
+    Column("not known to", lambda source: ", ".join(source.disagreeing), is_optional=True),
 )
 _APPLICATIONS = (
     Column("application", is_whole=True),
     Column("name"),
     Column("cell", is_whole=True),
-    Column("left", lambda one: ", ".join(one.left)),
-    Column("moving", lambda one: "yes" if one.is_moving else "", is_optional=True),
+    Column("left", lambda application: ", ".join(application.left)),
+    Column("moving", lambda application: "yes" if application.is_moving else "", is_optional=True),
 )
 _NOUNS = {"endpoint": "endpoint", "api_key": "API key", "event_type": "event type"}
 """Display names of the tables whose rows are copied."""
@@ -59,13 +59,13 @@ def list_cells(ctx: typer.Context, as_json: Json = False) -> None:
     Asks the gateways of each cell. The one of this host is marked with a star. Exits with 1 if one has a problem.
     """
     settings = cli_context(ctx).plain_settings()
-    found = run(status.read_statuses(settings))
+    statuses = run(status.read_statuses(settings))
     if as_json:
-        for one in found:
-            output.print_json(one)
+        for status_row in statuses:
+            output.print_json(status_row)
     else:
-        output.print_table(_CELLS, found)
-    raise typer.Exit(1 if any(one.problem for one in found) else 0)
+        output.print_table(_CELLS, statuses)
+    raise typer.Exit(1 if any(status_row.problem for status_row in statuses) else 0)
 
 
 @cells.command("routes", epilog=example("boathook cells routes", "boathook cells routes --format nginx"))
@@ -89,12 +89,12 @@ def list_routes(
     if applications:
         _print(_APPLICATIONS, run(moves.list_moved_applications(settings)), as_json=as_json)
         return
-    found = run(moves.list_sources(settings))
+    sources = run(moves.list_sources(settings))
     if format is RouteFormat.NGINX:
-        for line in moves.to_nginx(found, settings):
+        for line in moves.to_nginx(sources, settings):
             say(line)
     else:
-        _print(_SOURCES, found, as_json=as_json)
+        _print(_SOURCES, sources, as_json=as_json)
 
 
 @cells.command("assign", epilog=example("boathook cells assign"))
@@ -105,17 +105,20 @@ def assign(ctx: typer.Context, as_json: Json = False) -> None:
     Run it before another cell accepts new sources: what is assigned stays where it is. Prints what it has changed.
     """
     settings = cli_context(ctx).plain_settings()
-    found = run(moves.assign_sources(settings))
-    _print(_SOURCES, found, as_json=as_json)
-    for one in found:
-        if one.is_moving:
-            hint(f"the move of {one.source} is not complete: repeat `boathook cells move {one.source} --to {one.cell}`")
+    changed = run(moves.assign_sources(settings))
+    _print(_SOURCES, changed, as_json=as_json)
+    for source in changed:
+        if source.is_moving:
+            hint(
+                f"the move of {source.source} is not complete: "
+                f"repeat `boathook cells move {source.source} --to {source.cell}`"
+            )
 
 
 @cells.command("move", epilog=example("boathook cells move github --to c2", "boathook cells move app_... --to c2"))
 def move(
     ctx: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="NAME", help="A source, or the id of an application.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A source, or the id of an application.")],
     to: Annotated[str, typer.Option("--to", metavar="CELL", help="The cell that stores its events from now on.")],
     as_json: Json = False,
 ) -> None:
@@ -127,42 +130,42 @@ def move(
     Repeat the command if it was interrupted.
     """
     settings = cli_context(ctx).plain_settings()
-    if moves.is_application_id(what):
-        _move_application(settings, what, to, as_json=as_json)
+    if moves.is_application_id(name):
+        _move_application(settings, name, to, as_json=as_json)
     else:
-        _move_source(settings, what, to, as_json=as_json)
+        _move_source(settings, name, to, as_json=as_json)
 
 
 def _move_source(settings: Settings, source: str, to: str, *, as_json: bool) -> None:
-    done = run(moves.move_source(settings, source, to))
+    outcome = run(moves.move_source(settings, source, to))
     if as_json:
-        output.print_json(done)
+        output.print_json(outcome)
         return
-    say(f"{done.source} belongs to {done.target} now; copied {counted(done.keys, 'key')} of known events")
-    if done.unreached:
-        hint(f"not updated yet: {', '.join(done.unreached)}; run `boathook cells assign` when they are back")
-    if done.handlers_missing:
-        hint(f"{done.target} has no handler for {done.source}, but {done.origin} has: deploy it there")
+    say(f"{outcome.source} belongs to {outcome.target} now; copied {counted(outcome.keys, 'key')} of known events")
+    if outcome.unreached:
+        hint(f"not updated yet: {', '.join(outcome.unreached)}; run `boathook cells assign` when they are back")
+    if outcome.handlers_missing:
+        hint(f"{outcome.target} has no handler for {outcome.source}, but {outcome.origin} has: deploy it there")
 
 
 def _move_application(settings: Settings, application: str, to: str, *, as_json: bool) -> None:
-    done = run(moves.move_application(settings, application, to))
+    outcome = run(moves.move_application(settings, application, to))
     if as_json:
-        output.print_json(done)
+        output.print_json(outcome)
         return
-    if done.origin == done.target:
-        say(f"{done.application} belongs to {done.target} already")
+    if outcome.origin == outcome.target:
+        say(f"{outcome.application} belongs to {outcome.target} already")
         return
-    say(f"{done.application} belongs to {done.target} now")
-    copied = [counted(number, _NOUNS[table]) for table, number in done.copied.items() if table in _NOUNS]
-    say(f"copied {', '.join([*copied, counted(done.keys, 'key')])} of known messages")
-    if done.open_deliveries:
-        hint(f"{done.origin} still has {counted(done.open_deliveries, 'open delivery')} of earlier messages")
+    say(f"{outcome.application} belongs to {outcome.target} now")
+    copied = [counted(number, _NOUNS[table]) for table, number in outcome.copied.items() if table in _NOUNS]
+    say(f"copied {', '.join([*copied, counted(outcome.keys, 'key')])} of known messages")
+    if outcome.open_deliveries:
+        hint(f"{outcome.origin} still has {counted(outcome.open_deliveries, 'open delivery')} of earlier messages")
 
 
-def _print(columns: Sequence[Column], found: Sequence[object], *, as_json: bool) -> None:
+def _print(columns: Sequence[Column], rows: Sequence[object], *, as_json: bool) -> None:
     if as_json:
-        for one in found:
-            output.print_json(one)
+        for row in rows:
+            output.print_json(row)
     else:
-        output.print_table(columns, found)
+        output.print_table(columns, rows)

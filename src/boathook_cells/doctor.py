@@ -40,32 +40,32 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
         try:
             await probe(settings, name)
         except CellUnavailable as error:
-            found = f"{error}; events of its sources wait in the spools of this cell"
-            yield Finding(_CHECK, CheckStatus.WARN, found, f"see that {member.url} leads to its gateways")
+            text = f"{error}; events of its sources wait in the spools of this cell"
+            yield Finding(_CHECK, CheckStatus.WARN, text, f"see that {member.url} leads to its gateways")
     if not settings.spool.enabled:
-        found = "requests for sources of another cell are answered 503 while it does not accept events"
-        yield Finding(_CHECK, CheckStatus.WARN, found, "set spool.enabled = true")
+        text = "requests for sources of another cell are answered 503 while it does not accept events"
+        yield Finding(_CHECK, CheckStatus.WARN, text, "set spool.enabled = true")
 
 
 async def _stored(settings: Settings, cells: CellsSettings, database: Database) -> AsyncIterator[Finding]:
     """Yield the findings about what this cell knows of the others."""
     try:
-        known = await store.read_assignments(database)
+        assignments = await store.read_assignments(database)
         moved = await store.list_moved_applications(database)
     except DatabaseError:
         return  # reported as the state of the schema
-    unknown = sorted({assignment.home for assignment in known.values()} - cells.members.keys())
+    unknown = sorted({assignment.home for assignment in assignments.values()} - cells.members.keys())
     if unknown:
-        found = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
-        yield Finding(_CHECK, CheckStatus.FAIL, found, "add the cell, or move its sources")
+        text = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
+        yield Finding(_CHECK, CheckStatus.FAIL, text, "add the cell, or move its sources")
     lost = sorted({str(application.home) for application in moved} - cells.members.keys())
     if lost:
-        found = f"applications have moved to {', '.join(lost)}, which cells.members lacks; their messages wait"
-        yield Finding(_CHECK, CheckStatus.FAIL, found, "add the cell, or move its applications")
-    missing = sorted(settings.sources.keys() - known.keys())
+        text = f"applications have moved to {', '.join(lost)}, which cells.members lacks; their messages wait"
+        yield Finding(_CHECK, CheckStatus.FAIL, text, "add the cell, or move its applications")
+    missing = sorted(settings.sources.keys() - assignments.keys())
     if missing:
-        found = f"{counted(len(missing), 'source')} not assigned to a cell: {', '.join(missing[:5])}"
-        yield Finding(_CHECK, CheckStatus.WARN, found, "run `boathook cells assign` before you add a cell")
+        text = f"{counted(len(missing), 'source')} not assigned to a cell: {', '.join(missing[:5])}"
+        yield Finding(_CHECK, CheckStatus.WARN, text, "run `boathook cells assign` before you add a cell")
     else:
         total = len(cells.members)
         yield Finding(_CHECK, CheckStatus.OK, f"this is {cells.name} of {total}; all sources are assigned")
@@ -79,6 +79,6 @@ def _left_behind(settings: Settings, cells: CellsSettings | None) -> Iterator[Fi
             continue
         waiting = sum(summarize_folder(folder).waiting for folder in list_folders(spool.root))
         if waiting:
-            found = f"{counted(waiting, 'accepted event')} in {spool.root} will reach no cell"
+            text = f"{counted(waiting, 'accepted event')} in {spool.root} will reach no cell"
             fix = f"add {spool.name} to cells.members again, or move the folders in it into {root_of(settings)}"
-            yield Finding(_CHECK, CheckStatus.FAIL, found, fix)
+            yield Finding(_CHECK, CheckStatus.FAIL, text, fix)

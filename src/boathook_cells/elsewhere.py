@@ -71,8 +71,8 @@ class Cells:
         directory = self._cells.directory
         assignments = await store.read_assignments(database)
         targets = {event.publication.application_id for event in events if event.publication is not None}
-        known = await store.read_applications(database, targets)
-        moved = {id for id, application in known.items() if application.home is not None}
+        applications = await store.read_applications(database, targets)
+        moved = {id for id, application in applications.items() if application.home is not None}
         received = [event for event in events if event.source is not None]
         published = [event for event in events if event.source is None]
         return [

@@ -62,14 +62,14 @@ class ApplicationFinder:
     async def _ask(self, organization: str, reference: str) -> str | None:
         body = msgspec.json.encode(ApplicationQuestion(organization, reference))
         async with self._questions:
-            asked = [name for name in self._cells if self._silent_until.get(name, 0.0) <= time.monotonic()]
-            answers = await asyncio.gather(*(self._has_application(name, body) for name in asked))
-        found = next((name for name, has_it in zip(asked, answers, strict=True) if has_it), None)
-        self._known[organization, reference] = time.monotonic() + _KNOWN_S, found
+            cells = [name for name in self._cells if self._silent_until.get(name, 0.0) <= time.monotonic()]
+            answers = await asyncio.gather(*(self._has_application(name, body) for name in cells))
+        owner = next((name for name, has_it in zip(cells, answers, strict=True) if has_it), None)
+        self._known[organization, reference] = time.monotonic() + _KNOWN_S, owner
         self._known.move_to_end((organization, reference))
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
-        return found
+        return owner
 
     async def _has_application(self, cell: str, body: bytes) -> bool:
         url = self._cells[cell].url.rstrip("/") + APPLICATIONS_PATH

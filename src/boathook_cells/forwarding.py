@@ -118,7 +118,7 @@ def post_with(settings: Settings | None = None) -> Post:
 class ApplicationReader(Protocol):
     """Reads the applications of this cell."""
 
-    async def find_cells(self, wanted: Collection[UUID]) -> Sequence[ApplicationAssignment]:
+    async def find_cells(self, application_ids: Collection[UUID]) -> Sequence[ApplicationAssignment]:
         """Return the cells of those that this one has, or that have moved from here. Raises DatabaseError."""
         ...
 
@@ -194,20 +194,20 @@ class CellStore:
             status, answer = await self._post(self._url, headers, body, within_s, _MAX_ANSWER)
         except FetchFailed as error:
             raise CellUnavailable(f"cell {self._name}: {error}") from None
-        shown = f"cell {self._name} answered {status}: {answer[:_MAX_SHOWN].decode(errors='replace')}"
+        summary = f"cell {self._name} answered {status}: {answer[:_MAX_SHOWN].decode(errors='replace')}"
         try:
             if status == 409:
                 refusal = _read_refusal(answer)
                 await self._on_refusal(refusal.assignment)
                 raise CellUnavailable(f"cell {self._name}: the {refusal.subject} belongs to {refusal.cell}")
             if status == 422:
-                raise ValueRejected(shown)
-            found = _read_receipts(answer) if status == 200 else []
+                raise ValueRejected(summary)
+            receipts = _read_receipts(answer) if status == 200 else []
         except msgspec.DecodeError:
-            raise CellUnavailable(shown) from None
-        if status != 200 or len(found) != len(records):
-            raise CellUnavailable(shown)
-        return [_to_receipt(one) for one in found]
+            raise CellUnavailable(summary) from None
+        if status != 200 or len(receipts) != len(records):
+            raise CellUnavailable(summary)
+        return [_to_receipt(receipt) for receipt in receipts]
 
 
 def _groups(batch: Sequence[NewEvent]) -> Iterable[list[bytes]]:
@@ -227,11 +227,11 @@ def _groups(batch: Sequence[NewEvent]) -> Iterable[list[bytes]]:
     yield group
 
 
-def _to_receipt(found: _Receipt) -> Receipt:
-    if found.is_duplicate:
-        return Duplicate(found.event_id, found.conflict)
+def _to_receipt(receipt: _Receipt) -> Receipt:
+    if receipt.is_duplicate:
+        return Duplicate(receipt.event_id, receipt.conflict)
     # No reply of a handler can be waited for: it will be in the other cell's database.
-    return Accepted(found.event_id, found.conflict, is_spooled=True, is_new=found.is_new)
+    return Accepted(receipt.event_id, receipt.conflict, is_spooled=True, is_new=receipt.is_new)
 
 
 def _from_receipt(receipt: Receipt) -> _Receipt:
@@ -318,19 +318,19 @@ class CellIntakes:
         return None if home == cell else self._intakes.get(home)
 
     def _find_other_of(self, cell: str, application: str) -> Intake | None:
-        known = self._moved.get(application)
-        if known is None:
+        assignment = self._moved.get(application)
+        if assignment is None:
             return None
-        is_reachable = known.home == self.directory.own or known.home in self._stores
-        home = known.home if is_reachable and application not in self._refused else HELD
+        is_reachable = assignment.home == self.directory.own or assignment.home in self._stores
+        home = assignment.home if is_reachable and application not in self._refused else HELD
         return None if home == cell else self._intakes.get(home)
 
     def learn(self, assignment: ApplicationAssignment) -> None:
         """Note which cell an application has moved to, unless a later assignment is known."""
-        known = self._moved.get(assignment.application)
-        if known is None or assignment.revision > known.revision:
+        earlier = self._moved.get(assignment.application)
+        if earlier is None or assignment.revision > earlier.revision:
             self._moved[assignment.application] = assignment
-        elif known.home == self.directory.own != assignment.home:
+        elif earlier.home == self.directory.own != assignment.home:
             self.hold(assignment.application)  # it is on its way back: this cell's database has not got it yet
 
     def hold(self, owner: str) -> None:
@@ -356,19 +356,19 @@ class CellIntakes:
             if home != self.directory.own and home not in self._stores:
                 raise CellUnavailable(f"{owner} belongs to the cell {home}, which is not in cells.members")
             if home != self.directory.own:
-                stored = await self._stores[home].append(events, within_s=within_s)
+                new_receipts = await self._stores[home].append(events, within_s=within_s)
             elif source is not None:
-                stored = await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
+                new_receipts = await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
             else:
-                stored = await self._append_own(events, within_s)
-            receipts |= zip((event.id for event in events), stored, strict=True)
+                new_receipts = await self._append_own(events, within_s)
+            receipts |= zip((event.id for event in events), new_receipts, strict=True)
             self._refused.discard(owner)
         return [receipts[event.id] for event in batch]
 
     def _home_of_application(self, application: str) -> str:
         """Return the cell of an application. If no move is known, it is this cell, whose database decides."""
-        known = self._moved.get(application)
-        return self.directory.own if known is None else known.home
+        assignment = self._moved.get(application)
+        return self.directory.own if assignment is None else assignment.home
 
     async def _append_own(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         # Not through the intake of this cell: that would pass them on to here again while it refuses them.
@@ -463,7 +463,7 @@ class CellReceiver:
             refusal = await self._find_foreign(events)
             if refusal is not None:
                 return 409, _write_json(refusal)
-            receipts = await asyncio.gather(*(self._intake.accept(one) for one in await self._route(events)))
+            receipts = await asyncio.gather(*(self._intake.accept(event) for event in await self._route(events)))
         except (msgspec.DecodeError, UnreadableRecord):
             return 400, b'{"ok":false,"error":"the events cannot be read; is this cell older than the other?"}'
         except BoathookError as error:
@@ -489,23 +489,28 @@ class CellReceiver:
         source = self._foreign_source(events)
         if source is None:
             return await self._find_moved(events)
-        known = self._event_builder.router.assignments.get(source)
-        return _Refusal(self._cells.home_of(source), 0 if known is None else known.revision, source=source)
+        assignment = self._event_builder.router.assignments.get(source)
+        return _Refusal(self._cells.home_of(source), 0 if assignment is None else assignment.revision, source=source)
 
     async def _find_moved(self, events: Sequence[NewEvent]) -> _Refusal | None:
         """Return why messages are not stored here: their application has moved, or its move here is not complete."""
-        wanted = {event.publication.application_id for event in events if event.publication is not None}
-        known = await self._applications.find_cells(wanted) if wanted else ()
-        for one in known:
-            self._cells.learn(one)
+        application_ids = {event.publication.application_id for event in events if event.publication is not None}
+        assignments = await self._applications.find_cells(application_ids) if application_ids else ()
+        for assignment in assignments:
+            self._cells.learn(assignment)
         own = self._cells.directory.own
         return next(
-            (_Refusal(one.home, one.revision, application=one.application) for one in known if one.home != own), None
+            (
+                _Refusal(assignment.home, assignment.revision, application=assignment.application)
+                for assignment in assignments
+                if assignment.home != own
+            ),
+            None,
         )
 
     def _foreign_source(self, events: Sequence[NewEvent]) -> str | None:
         sources = {event.source for event in events if event.source is not None}
-        return next((one for one in sources if self._cells.home_of(one) != self._cells.directory.own), None)
+        return next((source for source in sources if self._cells.home_of(source) != self._cells.directory.own), None)
 
     async def _route(self, events: Sequence[NewEvent]) -> Sequence[NewEvent]:
         received = [event for event in events if event.source is not None]

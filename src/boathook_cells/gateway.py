@@ -84,8 +84,8 @@ class CellsPart(GatewayPart):
                 opened.hold(assignment.application)
                 return
             opened.hold(assignment.source)
-            known = gateway.event_builder.router.assignments.get(assignment.source)
-            is_later = assignment.revision > (0 if known is None else known.revision)
+            assigned = gateway.event_builder.router.assignments.get(assignment.source)
+            is_later = assignment.revision > (0 if assigned is None else assigned.revision)
             with contextlib.suppress(DatabaseError):  # the events wait, and the cell refuses them again
                 # Only a move may assign a source to this cell: it copies the keys of known events first.
                 if is_later and assignment.home != cells.name:
@@ -140,14 +140,14 @@ class _Applications:
         self._database = database
         self._own = own
 
-    async def find_cells(self, wanted: Collection[UUID]) -> Sequence[ApplicationAssignment]:
+    async def find_cells(self, application_ids: Collection[UUID]) -> Sequence[ApplicationAssignment]:
         """Return the cells of applications that this cell has, or that have moved from here."""
-        known = await store.read_applications(self._database.require_database(), wanted)
+        applications = await store.read_applications(self._database.require_database(), application_ids)
         return [
             ApplicationAssignment(
                 application=application.shown_id, home=application.home or self._own, revision=application.revision
             )
-            for application in known.values()
+            for application in applications.values()
         ]
 
     async def has_application(self, organization: str, reference: str) -> bool:

@@ -51,9 +51,9 @@ async def _insert(target: Database, rows: Sequence[Record]) -> None:
     columns = list(map(list, zip(*rows, strict=True)))
     is_left = True
     while is_left:
-        done = await target.execute(SQL["insert_keys"], *columns)
+        tag = await target.execute(SQL["insert_keys"], *columns)
         # A message that is being passed on may have a key, perhaps since a transaction that this has waited for.
-        is_left = int(done.split()[-1]) < len(rows) and bool(await target.fetchval(SQL["drop_passed_on"], *columns[:2]))
+        is_left = int(tag.split()[-1]) < len(rows) and bool(await target.fetchval(SQL["drop_passed_on"], *columns[:2]))
     objects = [row for row in rows if row["newest_key"] is not None]
     if objects:
         names = ("key", "event_id", "body_sha256", "expires_at", "home", "newest_key")

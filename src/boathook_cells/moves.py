@@ -130,22 +130,22 @@ async def list_sources(settings: Settings) -> list[SourceCell]:
 
 
 async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -> list[SourceCell]:
-    known = {name: await store.read_assignments(database) for name, database in databases.items()}
+    assignments = {name: await store.read_assignments(database) for name, database in databases.items()}
     paths = {name: source.paths for name, source in settings.configured_sources.items()}
     for database in databases.values():
         paths = {row.name: row.paths for row in await stored_sources.list_all(database)} | paths
-    names = set(paths).union(*known.values())
+    names = set(paths).union(*assignments.values())
     directory = require_cells(settings).directory
-    found = []
+    sources = []
     for source in sorted(names):
         urls = paths_of(source, paths.get(source, ()))
-        assigned = [one[source] for one in known.values() if source in one]
+        assigned = [cell_assignments[source] for cell_assignments in assignments.values() if source in cell_assignments]
         if not assigned:
-            found.append(SourceCell(source=source, cell=directory.find(source, {}), is_assigned=False, paths=urls))
+            sources.append(SourceCell(source=source, cell=directory.find(source, {}), is_assigned=False, paths=urls))
             continue
-        latest = max(assigned, key=lambda one: one.revision)
-        others = tuple(name for name, one in known.items() if one.get(source) != latest)
-        found.append(
+        latest = max(assigned, key=lambda assignment: assignment.revision)
+        others = tuple(name for name, cell_assignments in assignments.items() if cell_assignments.get(source) != latest)
+        sources.append(
             SourceCell(
                 source=source,
                 cell=latest.home,
@@ -155,7 +155,7 @@ async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -
                 paths=urls,
             )
         )
-    return found
+    return sources
 
 
 async def assign_sources(settings: Settings) -> list[SourceCell]:
@@ -166,12 +166,14 @@ async def assign_sources(settings: Settings) -> list[SourceCell]:
         DatabaseError: the database of a cell cannot be reached.
     """
     async with _open_cells(settings) as (databases, _):
-        found = await _list_sources(settings, databases)
-        changed = [one for one in found if not one.is_assigned or one.disagreeing]
+        sources = await _list_sources(settings, databases)
+        changed = [source for source in sources if not source.is_assigned or source.disagreeing]
         for name, database in databases.items():
             # Only the move itself may complete a move: it copies the keys of known events before.
-            given = [one for one in changed if not (one.is_moving and one.cell == name)]
-            assignments = [Assignment(source=one.source, home=one.cell, revision=one.revision or 1) for one in given]
+            accepted = [source for source in changed if not (source.is_moving and source.cell == name)]
+            assignments = [
+                Assignment(source=source.source, home=source.cell, revision=source.revision or 1) for source in accepted
+            ]
             if assignments:
                 await store.assign(database, assignments)
     return changed
@@ -188,7 +190,7 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
     """
     _require_cell(settings, target)
     async with _open_cells(settings, may_lack=True) as (databases, unreached):
-        present = {one.source: one for one in await _list_sources(settings, databases)}.get(source)
+        present = {row.source: row for row in await _list_sources(settings, databases)}.get(source)
         if present is None:
             raise NotFound(f"there is no source {source} in any cell; `boathook cells routes` lists them")
         is_repeated = present.cell == target
@@ -232,25 +234,27 @@ async def list_moved_applications(settings: Settings) -> list[ApplicationHome]:
     async with _open_cells(settings) as (databases, _):
         rows = {name: await store.list_moved_applications(database) for name, database in databases.items()}
         moved: dict[UUID, dict[str, CellApplication]] = {}
-        for name, found in rows.items():
-            for one in found:
-                moved.setdefault(one.id, {})[name] = one
+        for name, applications in rows.items():
+            for application in applications:
+                moved.setdefault(application.id, {})[name] = application
         homes = {name: await store.read_applications(database, moved) for name, database in databases.items()}
-    return [_home_of(id, left, homes) for id, left in sorted(moved.items())]
+    return [_home_of(id, by_cell, homes) for id, by_cell in sorted(moved.items())]
 
 
 def _home_of(
-    id: UUID, left: Mapping[str, CellApplication], known: Mapping[str, Mapping[UUID, CellApplication]]
+    id: UUID, by_cell: Mapping[str, CellApplication], by_home: Mapping[str, Mapping[UUID, CellApplication]]
 ) -> ApplicationHome:
-    latest = max(left.values(), key=lambda one: one.revision)
-    home = next((name for name, found in known.items() if id in found and found[id].home is None), None)
+    latest = max(by_cell.values(), key=lambda application: application.revision)
+    home = next(
+        (name for name, applications in by_home.items() if id in applications and applications[id].home is None), None
+    )
     return ApplicationHome(
         application=latest.shown_id,
         organization=latest.organization,
         uid=latest.uid,
         name=latest.name,
         cell=home or str(latest.home),
-        left=tuple(name for name in left if name != latest.home),
+        left=tuple(name for name in by_cell if name != latest.home),
         is_moving=home is None,
     )
 
@@ -278,8 +282,8 @@ async def move_application(settings: Settings, application: str, target: str) ->
 
 async def _read_applications(databases: Mapping[str, Database], id: UUID) -> dict[str, CellApplication]:
     """Return an application as recorded in each cell that has it or had it."""
-    found = {name: (await store.read_applications(database, [id])).get(id) for name, database in databases.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    records = {name: (await store.read_applications(database, [id])).get(id) for name, database in databases.items()}
+    return {name: record for name, record in records.items() if record is not None}
 
 
 async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str) -> str:
@@ -289,20 +293,20 @@ async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str)
         NotFound: no cell has ever had it.
         InvalidState: no cell or several cells have it, because one was restored from a backup.
     """
-    known = await _read_applications(databases, id)
-    if not known:
+    records = await _read_applications(databases, id)
+    if not records:
         raise NotFound(f"there is no application {ids.show(ids.APPLICATION, id)} in any cell")
-    homes = [name for name, one in known.items() if one.home is None]
-    latest = max(homes or known, key=lambda name: known[name].revision)
+    homes = [name for name, record in records.items() if record.home is None]
+    latest = max(homes or records, key=lambda name: records[name].revision)
     if len(homes) > 1 and latest != target:
         raise InvalidState(
             f"{' and '.join(homes)} accept messages for it, as one was restored; move it to {latest}, which is later",
             "divided",
         )
-    others = [name for name in homes or known if name != target]
+    others = [name for name in homes or records if name != target]
     if not homes and not others:
-        raise InvalidState(f"its old cell {known[target].home} has lost it; restore that cell's database", "lost")
-    return target if homes == [target] else max(others, key=lambda name: known[name].revision)
+        raise InvalidState(f"its old cell {records[target].home} has lost it; restore that cell's database", "lost")
+    return target if homes == [target] else max(others, key=lambda name: records[name].revision)
 
 
 async def _move_application(
@@ -340,11 +344,11 @@ async def _copy_stored_source(origin: Database, target: Database, source: str) -
 
     Both stay encrypted, so all cells must have the same encryption keys.
     """
-    stored = [one for one in await stored_sources.list_all(origin) if one.name == source]
+    rows = [row for row in await stored_sources.list_all(origin) if row.name == source]
     async with origin.acquire() as connection:
         secrets = await source_secrets.list_by_source(connection, source)
     async with target.transaction() as connection:
-        await stored_sources.insert_later(connection, stored)
+        await stored_sources.insert_later(connection, rows)
         await source_secrets.insert_later(connection, secrets)
 
 
@@ -385,10 +389,10 @@ async def _open_cells(
         yield databases, unreached
 
 
-def to_nginx(found: Sequence[SourceCell], settings: Settings) -> list[str]:
+def to_nginx(sources: Sequence[SourceCell], settings: Settings) -> list[str]:
     """Return locations for nginx that pass the requests of each source to its cell, so that no gateway has to."""
     members, lines = require_cells(settings).members, []
-    for one in found:
-        base = members[one.cell].url.rstrip("/")
-        lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in one.paths]
+    for source in sources:
+        base = members[source.cell].url.rstrip("/")
+        lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in source.paths]
     return lines

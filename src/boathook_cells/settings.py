@@ -48,8 +48,8 @@ class CellsSettings(PackageTable):
         if not self.secret:
             raise ValueError('secret: is empty; write "env:NAME" or "file:PATH", the same in all cells')
         for key in ("url", "database"):
-            given = [value for member in self.members.values() if (value := getattr(member, key).rstrip("/"))]
-            if len(given) != len(set(given)):
+            values = [value for member in self.members.values() if (value := getattr(member, key).rstrip("/"))]
+            if len(values) != len(set(values)):
                 raise ValueError(f"members: two cells have the same {key}")
         if not any(member.accepts_new for member in self.members.values()):
             raise ValueError("members: no cell has accepts_new = true; set it for those that new sources may go to")
@@ -58,12 +58,12 @@ class CellsSettings(PackageTable):
     @property
     def directory(self) -> CellDirectory:
         """Finds the cell of each source."""
-        return CellDirectory(self.name, [name for name, one in self.members.items() if one.accepts_new])
+        return CellDirectory(self.name, [name for name, member in self.members.items() if member.accepts_new])
 
     @property
     def others(self) -> dict[str, CellSettings]:
         """The cells but this one, by name."""
-        return {name: one for name, one in self.members.items() if name != self.name}
+        return {name: member for name, member in self.members.items() if name != self.name}
 
 
 TABLES: Final = {"cells": CellsSettings}

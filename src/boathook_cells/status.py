@@ -61,7 +61,9 @@ async def _read_status(settings: Settings, name: str, cell: CellSettings, *, is_
         return replace(
             plain,
             problem="; ".join(problems),
-            accepted_per_s=sum(one.get("per_second", 0.0) for name in _ACCEPTED for one in _series(figures, name)),
+            accepted_per_s=sum(
+                series.get("per_second", 0.0) for name in _ACCEPTED for series in _series(figures, name)
+            ),
             oldest_due_s=max(
                 (series["value"] for series in _series(figures, "boathook_oldest_due_seconds")), default=0.0
             ),
@@ -75,8 +77,8 @@ async def _read_status(settings: Settings, name: str, cell: CellSettings, *, is_
 
 
 def _series(figures: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = figures.get(name, {}).get("series", [])
-    return found
+    series: list[dict[str, Any]] = figures.get(name, {}).get("series", [])
+    return series
 
 
 def _total(figures: Mapping[str, Any], name: str, **labels: str) -> float:

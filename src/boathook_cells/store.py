@@ -71,9 +71,9 @@ async def assign(database: Database, assignments: Sequence[Assignment]) -> list[
     return [row["source"] for row in await database.fetch(SQL["assign_sources"], *columns)]
 
 
-async def read_assignments(where: Database | Connection) -> dict[str, Assignment]:
+async def read_assignments(database: Database | Connection) -> dict[str, Assignment]:
     """Return the assignments by source."""
-    return {row["source"]: Assignment(**row) for row in await where.fetch(SQL["list_assignments"])}
+    return {row["source"]: Assignment(**row) for row in await database.fetch(SQL["list_assignments"])}
 
 
 async def has_application(connection: Connection, organization: str, reference: str) -> bool:
@@ -82,9 +82,9 @@ async def has_application(connection: Connection, organization: str, reference: 
     return names is not None and await connection.fetchval(SQL["find_application"], organization, *names) is not None
 
 
-async def read_applications(where: Database | Connection, wanted: Collection[UUID]) -> dict[UUID, CellApplication]:
+async def read_applications(database: Database | Connection, ids: Collection[UUID]) -> dict[UUID, CellApplication]:
     """Return the wanted applications that a database has, by id."""
-    return {row["id"]: CellApplication(**row) for row in await where.fetch(SQL["read_applications"], list(wanted))}
+    return {row["id"]: CellApplication(**row) for row in await database.fetch(SQL["read_applications"], list(ids))}
 
 
 async def list_moved_applications(database: Database) -> list[CellApplication]:
@@ -157,8 +157,8 @@ async def reserve_application(target: Database, id: UUID, document: str, columns
         AlreadyExists: another application has its uid or imported id there.
     """
     async with target.transaction() as connection:
-        known = await connection.fetchrow(SQL["lock_application"], id)
-        if known is not None and known["home"] is None:
+        present = await connection.fetchrow(SQL["lock_application"], id)
+        if present is not None and present["home"] is None:
             return False
         with translate_unique_violation(
             "another application of the new cell has its uid or imported id; change or delete one of them"
@@ -199,8 +199,8 @@ async def open_application(
         copied = {}
         for statement, tables in (("replace_rows", REPLACED), ("add_rows", ADDED)):
             for table in tables:
-                done = await connection.execute(_fill(statement, table, columns), document)
-                copied[table] = int(done.split()[-1])
+                tag = await connection.execute(_fill(statement, table, columns), document)
+                copied[table] = int(tag.split()[-1])
         await connection.fetchval(SQL["name_home"], id, None, revision)
     return copied
 
@@ -211,13 +211,13 @@ async def read_columns(origin: Database, target: Database) -> dict[str, str]:
     Raises:
         InvalidState: the cells have different ones, because one runs another version.
     """
-    found = []
+    columns_by_cell = []
     for database in (origin, target):
         rows = await database.fetch(SQL["list_columns"], [*REPLACED, *ADDED])
-        found.append({row["name"]: ", ".join(row["columns"]) for row in rows})
-    if found[0] != found[1]:
+        columns_by_cell.append({row["name"]: ", ".join(row["columns"]) for row in rows})
+    if columns_by_cell[0] != columns_by_cell[1]:
         raise InvalidState("the cells have different schemas: run the same version in both, then repeat this", "schema")
-    return found[0]
+    return columns_by_cell[0]
 
 
 def _fill(statement: str, table: str, columns: Mapping[str, str]) -> str:
