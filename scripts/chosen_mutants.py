@@ -339,7 +339,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "encode_batch(number, last, ())",
             _BUFFER,
         ),
-        ChosenMutant(f"{_MQ}/buffer.py", "        self.losses += left > 0\n", "", _BUFFER),
+        ChosenMutant(f"{_MQ}/buffer.py", "        self.losses += waiting > 0\n", "", _BUFFER),
         ChosenMutant(
             f"{_MQ}/gateway_buffer.py",
             "if self.spool is None or not self.broker.is_empty:",
@@ -385,7 +385,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _CELLS,
         ),
         ChosenMutant("boathook_cells/forwarding.py", " and not isinstance(error, NotPassedOn)\n", "\n", _CELLS),
-        ChosenMutant("boathook_cells/forwarding.py", " or len(found) != len(records):", ":", _CELLS),
+        ChosenMutant("boathook_cells/forwarding.py", " or len(receipts) != len(records):", ":", _CELLS),
         ChosenMutant("boathook_cells/forwarding.py", "            self._refused.discard(owner)\n", "", _CELLS),
         ChosenMutant(
             "boathook_cells/forwarding.py",

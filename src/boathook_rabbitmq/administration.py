@@ -125,16 +125,16 @@ async def _read_members(settings: Settings, queue: str) -> QueueMembers:
     if answer.status != 200:
         raise FetchFailed(f"the management API answers {answer.status} for {queue}", status=answer.status)
     try:
-        found = json.loads(answer.body)
+        document = json.loads(answer.body)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise FetchFailed(f"the management API's answer for {queue} is not JSON")
-    return QueueMembers(queue, _names(found, "members"), _names(found, "online"))
+    return QueueMembers(queue, _names(document, "members"), _names(document, "online"))
 
 
-def _names(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    names = found.get(key)
+def _names(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = document.get(key)
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 

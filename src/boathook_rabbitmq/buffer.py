@@ -119,20 +119,20 @@ class BrokerBuffer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_tried.wait(), _OPEN_TIMEOUT_S)
 
-    def append(self, payload: bytes, done: "asyncio.Future[bool]") -> None:
-        """Publish *payload* behind everything appended before; *done* completes once it is durable.
+    def append(self, payload: bytes, durable: "asyncio.Future[bool]") -> None:
+        """Publish *payload* behind everything appended before; *durable* completes once it is durable.
 
         What is not published is handed back, at once or later.
         """
         if self.is_unavailable:
-            self._hand_back([(payload, done)], BrokerUnavailable(self.problem))
+            self._hand_back([(payload, durable)], BrokerUnavailable(self.problem))
         elif len(payload) > MAX_RECORD_BYTES:
             size = f"of {len(payload):,} bytes is larger than a broker accepts ({MAX_RECORD_BYTES:,})"
-            self._hand_back([(payload, done)], BrokerUnavailable(f"an event {size}"))
+            self._hand_back([(payload, durable)], BrokerUnavailable(f"an event {size}"))
         elif len(self._pending) >= _MAX_PENDING:
-            self._hand_back([(payload, done)], BrokerUnavailable("too many events are waiting to be published"))
+            self._hand_back([(payload, durable)], BrokerUnavailable("too many events are waiting to be published"))
         else:
-            self._pending.append((payload, done))
+            self._pending.append((payload, durable))
             self._is_idle.clear()
             self._has_work.set()
 
@@ -155,8 +155,8 @@ class BrokerBuffer:
             series.lost = mark.lost
             if mark.sequence > series.stored:
                 series.stored, series.moved_at, has_more = mark.sequence, time.monotonic(), True
-        self._left_behind = {number: one for number, one in self._left_behind.items() if one.waiting}
-        for number in [number for number, one in self._series.items() if not one.waiting and one.confirmed]:
+        self._left_behind = {number: series for number, series in self._left_behind.items() if series.waiting}
+        for number in [number for number, series in self._series.items() if not series.waiting and series.confirmed]:
             # The next event begins another series, so that positions of finished ones may be forgotten.
             if number != self._current or self._is_idle.is_set():
                 del self._series[number]
@@ -166,13 +166,13 @@ class BrokerBuffer:
 
     def leave_behind(self) -> int:
         """Stop waiting for what the broker has; return the number of those events. They are stored once it is back."""
-        left = sum(series.waiting for series in self._series.values())
-        self._left_behind |= {number: one for number, one in self._series.items() if one.waiting}
-        self.losses += left > 0
+        waiting = sum(series.waiting for series in self._series.values())
+        self._left_behind |= {number: series for number, series in self._series.items() if series.waiting}
+        self.losses += waiting > 0
         self._series.clear()
         self._current = UNNUMBERED
         self._measure()
-        return left
+        return waiting
 
     async def publish_checkpoints(self) -> None:
         """Mark the end of what is confirmed, so that the drain notices if the last messages are missing.
@@ -295,9 +295,9 @@ class BrokerBuffer:
         meters.observe("boathook_buffer_confirm_seconds", time.perf_counter() - began)
         meters.count("boathook_buffer_appended_total", count)
         self._measure()
-        for _, done in group:
-            if not done.done():
-                done.set_result(False)
+        for _, durable in group:
+            if not durable.done():
+                durable.set_result(False)
 
     async def _publish(self, message: bytes) -> None:
         connection = self._connection
@@ -320,7 +320,7 @@ class BrokerBuffer:
         self._set_unavailable(str(error) or type(error).__name__)
         # An unconfirmed message may arrive or not, so no other may follow it in the same series.
         self._current = UNNUMBERED
-        self._series = {number: one for number, one in self._series.items() if one.confirmed}
+        self._series = {number: series for number, series in self._series.items() if series.confirmed}
         handed, self._pending = self._pending, []
         if handed:
             meters.count("boathook_buffer_failed_total", len(handed))

@@ -35,13 +35,13 @@ def show_status(ctx: typer.Context, as_json: Json = False) -> None:
     async def work() -> list[QueueStatus]:
         return await administration.read_queues(settings)
 
-    found = run(work())
+    queues = run(work())
     if as_json:
-        for one in found:
-            output.print_json(one)
+        for queue in queues:
+            output.print_json(queue)
     else:
-        output.print_table(_STATUS, found)
-    raise typer.Exit(1 if any(one.problem for one in found) else 0)
+        output.print_table(_STATUS, queues)
+    raise typer.Exit(1 if any(queue.problem for queue in queues) else 0)
 
 
 @buffer.command("retry", epilog=example("boathook buffer retry"))
@@ -56,8 +56,8 @@ def retry(ctx: typer.Context, as_json: Json = False) -> None:
     async def work() -> ReturnedBatches:
         return await administration.return_refused(settings)
 
-    found = run(work())
+    batches = run(work())
     if as_json:
-        output.print_json(found)
+        output.print_json(batches)
         return
-    say(f"returned to a queue: {counted(found.returned, 'message')}; damaged: {found.unreadable}")
+    say(f"returned to a queue: {counted(batches.returned, 'message')}; damaged: {batches.unreadable}")

@@ -73,7 +73,7 @@ class BrokerConnection:
             BrokerUnavailable: it does not answer in time.
             BrokerMisconfigured: it refuses the user, the password or the vhost.
         """
-        shown = f"{host[0]}:{host[1]}"
+        address = f"{host[0]}:{host[1]}"
         connection = await _bounded(
             aio_pika.connect(
                 host=host[0],
@@ -87,12 +87,12 @@ class BrokerConnection:
                 client_properties={"connection_name": f"boathook {purpose}"},
             ),
             access.timeout_s,
-            f"{shown} let this connect",
+            f"{address} let this connect",
         )
         try:
             channel = connection.channel(publisher_confirms=True, on_return_raises=True)
-            await _bounded(channel.initialize(), access.timeout_s, f"{shown} opened a channel")
-            opened = cls(connection, channel, shown, access.timeout_s)
+            await _bounded(channel.initialize(), access.timeout_s, f"{address} opened a channel")
+            opened = cls(connection, channel, address, access.timeout_s)
             await opened._watch()
         except BaseException:
             _abandon(asyncio.ensure_future(connection.close()))
@@ -131,8 +131,8 @@ class BrokerConnection:
             BrokerMisconfigured: there is no such queue.
             BrokerUnavailable: the broker does not answer in time.
         """
-        found = await self._call(self._channel.declare_queue(queue, passive=True), f"found {queue}")
-        return int(found.declaration_result.message_count)
+        declared = await self._call(self._channel.declare_queue(queue, passive=True), f"found {queue}")
+        return int(declared.declaration_result.message_count)
 
     async def publish(self, queue: str, body: bytes, within_s: float) -> None:
         """Publish one message; return once a majority of the queue's members has synced it to disk.
@@ -172,9 +172,9 @@ class BrokerConnection:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                found = await self._deliveries.get()
-                if found is not None:
-                    return found
+                delivery = await self._deliveries.get()
+                if delivery is not None:
+                    return delivery
         if self.is_closed:
             raise BrokerUnavailable(f"{self.host} has closed the connection")
         return None
@@ -187,8 +187,8 @@ class BrokerConnection:
 
     async def get(self, queue: str) -> Delivery | None:
         """Return the oldest message of a queue, to be acknowledged; None if it is empty. Raises BrokerUnavailable."""
-        found = await self._call(self._channel.get_queue(queue, ensure=False), f"found {queue}")
-        message = await self._call(found.get(fail=False), f"gave a message of {queue}")
+        queue_object = await self._call(self._channel.get_queue(queue, ensure=False), f"found {queue}")
+        message = await self._call(queue_object.get(fail=False), f"gave a message of {queue}")
         return None if message is None else Delivery(queue, message.body, message)
 
     async def acknowledge(self, delivery: Delivery) -> None:
@@ -201,11 +201,11 @@ class BrokerConnection:
         with contextlib.suppress(BrokerUnavailable):
             await _bounded(self._connection.close(), _CLOSE_S, "closed the connection")
 
-    async def _call(self, call: Coroutine[Any, Any, T], what: str, within_s: float | None = None) -> T:
+    async def _call(self, call: Coroutine[Any, Any, T], action: str, within_s: float | None = None) -> T:
         if self.is_closed:
             call.close()
             raise BrokerUnavailable(f"{self.host} has closed the connection")
-        return await _bounded(call, self._timeout_s if within_s is None else within_s, f"{self.host} {what}")
+        return await _bounded(call, self._timeout_s if within_s is None else within_s, f"{self.host} {action}")
 
     def _on_end(self, *_: object) -> None:
         self._is_closed = True
@@ -214,13 +214,13 @@ class BrokerConnection:
             self.on_close()
 
 
-async def _bounded(call: Coroutine[Any, Any, T], within_s: float, what: str) -> T:
+async def _bounded(call: Coroutine[Any, Any, T], within_s: float, action: str) -> T:
     """Return the result of a call of the library; abandon it at the deadline, even if it does not let itself cancel.
 
     Args:
         call: the call.
         within_s: the deadline, in seconds.
-        what: what the broker would have done, such as "mq1:5672 opened a channel".
+        action: what the broker would have done, such as "mq1:5672 opened a channel".
 
     Raises:
         BrokerUnavailable: it took too long, or the connection failed.
@@ -234,15 +234,15 @@ async def _bounded(call: Coroutine[Any, Any, T], within_s: float, what: str) -> 
         raise
     if not task.done():
         _abandon(task)
-        raise BrokerUnavailable(f"it took longer than {within_s:g} s until {what}")
+        raise BrokerUnavailable(f"it took longer than {within_s:g} s until {action}")
     try:
         return task.result()
     except asyncio.CancelledError:
-        raise BrokerUnavailable(f"the connection ended before {what}") from None
+        raise BrokerUnavailable(f"the connection ended before {action}") from None
     except (ChannelPreconditionFailed, ChannelNotFoundEntity) as error:
-        raise BrokerMisconfigured(f"before {what}: {_reason(error)}") from None
+        raise BrokerMisconfigured(f"before {action}: {_reason(error)}") from None
     except aio_pika.exceptions.ProbableAuthenticationError as error:
-        raise BrokerMisconfigured(f"before {what}: {_reason(error)}; check buffer.user and buffer.password") from None
+        raise BrokerMisconfigured(f"before {action}: {_reason(error)}; check buffer.user and buffer.password") from None
     except DeliveryError as error:
         raise BrokerRefused(f"the broker refused a message: {_reason(error)}") from None
     except CONNECTION_EXCEPTIONS as error:
@@ -251,10 +251,10 @@ async def _bounded(call: Coroutine[Any, Any, T], within_s: float, what: str) -> 
             "Connection.OpenOk" in reason or "NOT_ALLOWED" in reason
         ):  # the library hides what the broker says of a vhost
             fix = "check buffer.vhost, and the permissions of buffer.user"
-            raise BrokerMisconfigured(f"before {what}: the broker refused the vhost; {fix}") from None
-        raise BrokerUnavailable(f"the connection failed before {what}: {reason}") from None
+            raise BrokerMisconfigured(f"before {action}: the broker refused the vhost; {fix}") from None
+        raise BrokerUnavailable(f"the connection failed before {action}: {reason}") from None
     except Exception as error:
-        raise BrokerUnavailable(f"the connection failed before {what}: {_reason(error)}") from error
+        raise BrokerUnavailable(f"the connection failed before {action}: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -46,10 +46,10 @@ async def _examine_queues(settings: Settings) -> AsyncIterator[Finding]:
 
 async def compare(database: Database) -> Finding:
     """Report events that brokers had confirmed and that never arrived."""
-    found = await count_lost(database)
-    if found.lost and found.noticed_at is not None:
+    losses = await count_lost(database)
+    if losses.lost and losses.noticed_at is not None:
         text = (
-            f"{counted(found.lost, 'event')} that brokers had confirmed never arrived, until {found.noticed_at:%F %R}"
+            f"{counted(losses.lost, 'event')} that brokers had confirmed never arrived, until {losses.noticed_at:%F %R}"
         )
         fix = "ask the senders to resend events from the periods in the gateways' logs (`buffered_events_lost`)"
         return Finding(_LOST, CheckStatus.WARN, text, fix)
@@ -79,8 +79,8 @@ def _refused(queues: Sequence[QueueStatus]) -> Finding:
 
 async def _copies(settings: Settings) -> Finding:
     if not brokers_of(settings).management_url:
-        found = "not checked: how many copies each queue has is known to the management API only"
-        return Finding(_MEMBERS, CheckStatus.WARN, found, "set buffer.management_url")
+        text = "not checked: how many copies each queue has is known to the management API only"
+        return Finding(_MEMBERS, CheckStatus.WARN, text, "set buffer.management_url")
     try:
         queues = await administration.read_members(settings)
     except FetchFailed as error:
@@ -94,14 +94,14 @@ def check_copies(queues: Sequence[QueueMembers]) -> Finding:
     fewest = min(queues, key=lambda queue: len(queue.members))
     if len(fewest.members) < REPLICAS:
         copies = counted(len(fewest.members), "copy")
-        found = f"{fewest.queue} has {copies} instead of {REPLICAS}: losing one broker may stop it, or lose its events"
+        text = f"{fewest.queue} has {copies} instead of {REPLICAS}: losing one broker may stop it, or lose its events"
         fix = 'run `rabbitmq-queues grow NODE all --queue-pattern "boathook.*"` for each broker without a copy'
-        return Finding(_MEMBERS, CheckStatus.FAIL, found, fix)
+        return Finding(_MEMBERS, CheckStatus.FAIL, text, fix)
     for queue in queues:
         offline = sorted(set(queue.members) - set(queue.online))
         if offline:
-            found = f"{queue.queue} lacks its copy on {', '.join(offline)}, which is not running"
+            text = f"{queue.queue} lacks its copy on {', '.join(offline)}, which is not running"
             return Finding(
-                _MEMBERS, CheckStatus.WARN, found, "start it; without two of three copies nothing is confirmed"
+                _MEMBERS, CheckStatus.WARN, text, "start it; without two of three copies nothing is confirmed"
             )
     return Finding(_MEMBERS, CheckStatus.OK, f"every queue has at least {REPLICAS} copies, all of them in use")

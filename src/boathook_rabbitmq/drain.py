@@ -125,8 +125,8 @@ class BufferDrain:
             return []
         group = [(first, _read(first))]
         size = _size(group[0][1])
-        while size < self._batch and (found := connection.next_ready()) is not None:
-            group.append((found, _read(found)))
+        while size < self._batch and (delivery := connection.next_ready()) is not None:
+            group.append((delivery, _read(delivery)))
             size += _size(group[-1][1])
         return group
 

@@ -59,10 +59,12 @@ def decode(body: bytes) -> list[DueRecipient]:
     """Return the recipients that a message names. Raises ValueError if it is not a valid message of the lane."""
     if len(body) > _MAX_BYTES:
         raise ValueError("the message is too large for the delivery lane")
-    named = _DECODER.decode(body)
-    if len(named) > MAX_NAMES or not all(0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in named):
+    recipients = _DECODER.decode(body)
+    if len(recipients) > MAX_NAMES or not all(
+        0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in recipients
+    ):
         raise ValueError("the message does not belong to the delivery lane")
-    return named
+    return recipients
 
 
 class DueLane:
@@ -107,14 +109,14 @@ class DueLane:
 
         Call *notify* for what names no recipient, and for all if brokers are unavailable.
         """
-        unnamed = [one for one in due if one[0] == ANY_RECIPIENT]
+        unnamed = [recipient for recipient in due if recipient[0] == ANY_RECIPIENT]
         if self.is_available:
-            named: dict[str, list[DueRecipient]] = defaultdict(list)
+            by_queue: dict[str, list[DueRecipient]] = defaultdict(list)
             for recipient, due_at in due:
                 if recipient != ANY_RECIPIENT:
-                    named[queue_for(recipient, due_at - self._now())].append((recipient, due_at))
+                    by_queue[queue_for(recipient, due_at - self._now())].append((recipient, due_at))
             with contextlib.suppress(BrokerUnavailable):
-                for queue, names in named.items():
+                for queue, names in by_queue.items():
                     await self._publish(queue, names)
                 due = unnamed
         if due:
@@ -181,9 +183,9 @@ class DueLane:
         if self._queue:
             tasks.append(asyncio.create_task(self._receive(self._connection, receive)))
         try:
-            done, _ = await asyncio.wait([self._failure, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            finished_tasks, _ = await asyncio.wait([self._failure, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for finished_task in finished_tasks:
+                finished_task.result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -195,14 +197,14 @@ class DueLane:
             if message is None:
                 continue
             try:
-                named = decode(message.body)
+                recipients = decode(message.body)
             except ValueError:
                 meters.count("boathook_due_lane_messages_total", outcome="unreadable")
                 _LOG.warning("due_message_unreadable", queue=message.queue, bytes=len(message.body))
             else:
                 meters.count("boathook_due_lane_messages_total", outcome="received")
-                if named:
-                    receive(named)
+                if recipients:
+                    receive(recipients)
             await connection.acknowledge(message)
 
     async def _publish_waiting(self) -> None:

@@ -91,12 +91,12 @@ class BrokerFirstBuffer:
 
     def append(self, payload: bytes) -> "asyncio.Future[bool]":
         """Publish a record; see `Buffer.append`. The future raises BrokerUnavailable or SpoolUnavailable."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self.spool is not None and not self.spool.is_empty:
-            self._write(self.spool, payload, done, can_publish=True)
+            self._write(self.spool, payload, durable, can_publish=True)
         else:
-            self.broker.append(payload, done)
-        return done
+            self.broker.append(payload, durable)
+        return durable
 
     async def open(self) -> bool:
         """Open spool and publisher; return whether the spool has events."""
@@ -187,25 +187,25 @@ class BrokerFirstBuffer:
 
     def _hand_back(self, records: Sequence[PendingRecord], error: BrokerUnavailable) -> None:
         """Write records to the spool, or reject them."""
-        for payload, done in records:
+        for payload, durable in records:
             if self.spool is not None:
-                self._write(self.spool, payload, done, can_publish=False)
-            elif not done.done():
+                self._write(self.spool, payload, durable, can_publish=False)
+            elif not durable.done():
                 meters.count("boathook_buffer_rejected_total")
-                done.set_exception(error)
+                durable.set_exception(error)
 
-    def _write(self, spool: Spool, payload: bytes, done: "asyncio.Future[bool]", *, can_publish: bool) -> None:
+    def _write(self, spool: Spool, payload: bytes, durable: "asyncio.Future[bool]", *, can_publish: bool) -> None:
         """Append a record to the spool. If that fails and *can_publish*, publish it, though older ones are on disk."""
 
         def complete(written: "asyncio.Future[bool]") -> None:
             error = written.exception()
-            if done.done():
+            if durable.done():
                 return
             if error is None:
-                done.set_result(written.result())
+                durable.set_result(written.result())
             elif can_publish and not self.broker.is_unavailable:
-                self.broker.append(payload, done)
+                self.broker.append(payload, durable)
             else:
-                done.set_exception(error)
+                durable.set_exception(error)
 
         spool.append(payload).add_done_callback(complete)
