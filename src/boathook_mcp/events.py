@@ -104,11 +104,11 @@ def _show_event(row: EventRow, **more: Any) -> dict[str, Any]:
     )
 
 
-def _read_event_id(text: str, where: str) -> UUID:
+def _read_event_id(text: str, field: str) -> UUID:
     try:
         return ids.read_event(text)
     except ValueError as error:
-        raise InvalidValue(str(error), where) from None
+        raise InvalidValue(str(error), field) from None
 
 
 class ExplainEvent(Input, frozen=True, kw_only=True):

@@ -119,10 +119,10 @@ def _read_url(text: str) -> str:
 
 
 def _read_secrets(text: str | None) -> Mapping[str, str]:
-    found = {} if text is None else read_json("--secrets", text)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    secrets = {} if text is None else read_json("--secrets", text)
+    if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
         raise UsageError('--secrets: write an object such as {"ep_2abc": "whsk_..."}')
-    return found
+    return secrets
 
 
 def _print(report: "Report", *, is_dry_run: bool) -> None:

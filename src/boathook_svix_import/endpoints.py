@@ -93,17 +93,17 @@ class EndpointImporter:
         """Create or update endpoints; one that fails is reported, and the others are written."""
         rows = await _list_all(self._work, self._application)
         self._known = await report.imported_endpoints(self._work, rows)
-        kept = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
-        self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
+        imported_ids = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
+        self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in imported_ids}
         # Endpoints known by id first, because their uids may be used by others now.
-        for remote in sorted(remotes, key=lambda one: one.id not in self._known):
+        for remote in sorted(remotes, key=lambda remote: remote.id not in self._known):
             label = self._label(remote.wire.get("uid") or remote.id)
             async with draft_report(self._work, self._report, label) as draft:
                 await self._write(remote, label, draft)
 
-    async def end(self, gone: Sequence[Endpoint]) -> None:
+    async def end(self, missing: Sequence[Endpoint]) -> None:
         """Delete or report endpoints the server no longer has, unless another of its endpoints replaced them."""
-        for endpoint in gone:
+        for endpoint in missing:
             if endpoint.shown_id in self._written:
                 continue
             label = self._label(endpoint.uid or endpoint.shown_id)
@@ -119,21 +119,21 @@ class EndpointImporter:
 
     async def _write(self, remote: RemoteEndpoint, label: str, draft: Report) -> None:
         values, headers = read_endpoint(remote.wire), read_headers(remote)
-        wanted = _DesiredEndpoint(*values.value, headers.value, self._secret(remote))
-        draft.add_not_moved(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(wanted.new)})
-        found = self._known.get(remote.id) or self._others.get(wanted.new.uid)
-        if found is None:
-            found, left = await self._create(remote, wanted)
+        desired = _DesiredEndpoint(*values.value, headers.value, self._secret(remote))
+        draft.add_not_moved(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(desired.new)})
+        endpoint = self._known.get(remote.id) or self._others.get(desired.new.uid)
+        if endpoint is None:
+            endpoint, not_imported = await self._create(remote, desired)
             draft.record_write(Kind.ENDPOINT, label, is_new=True)
         else:
-            changed, left = await self._update(remote, found, wanted)
+            changed, not_imported = await self._update(remote, endpoint, desired)
             draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
-        draft.add_not_moved(label, left)
-        self._written.add(found.shown_id)
+        draft.add_not_moved(label, not_imported)
+        self._written.add(endpoint.shown_id)
         if remote.id not in self._known:
-            await report.record_import(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
-        if found.imported_id != remote.id:
-            await stored.set_imported_id(self._work.connection, found.id, remote.id)
+            await report.record_import(self._work, Kind.ENDPOINT, endpoint.shown_id, remote.id)
+        if endpoint.imported_id != remote.id:
+            await stored.set_imported_id(self._work.connection, endpoint.id, remote.id)
 
     def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
         unknown = [
@@ -143,73 +143,76 @@ class EndpointImporter:
 
     def _secret(self, remote: RemoteEndpoint) -> str | None:
         """Return the signing secret: as shown by the server, else as given; None if neither. Raises InvalidValue."""
-        shown, given = read_secret(remote.secret), self._options.secrets.get(remote.id)
-        if shown is not None or given is None:
-            return shown
+        remote_secret, configured = read_secret(remote.secret), self._options.secrets.get(remote.id)
+        if remote_secret is not None or configured is None:
+            return remote_secret
         try:
-            public = read_signer(given).public
+            public = read_signer(configured).public
         except ValueError as error:
             raise InvalidValue(str(error), "--secrets", remote.id) from None
         if remote.secret is not None and remote.secret.startswith(PUBLIC_PREFIX) and public != remote.secret:
             raise InvalidValue(f"it is not the private key of {remote.secret}", "--secrets", remote.id)
-        return given
+        return configured
 
-    async def _create(self, remote: RemoteEndpoint, wanted: "_DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
+    async def _create(self, remote: RemoteEndpoint, desired: "_DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
         """Create an endpoint; return it, and why fields were not imported."""
-        reasons = _reasons_to_disable(remote, has_secret=wanted.secret is not None)
-        secret = wanted.secret
+        reasons = _reasons_to_disable(remote, has_secret=desired.secret is not None)
+        secret = desired.secret
         if secret is None and (remote.secret or "").startswith(PUBLIC_PREFIX):
             secret = make_ed25519_secret()
-        is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(reasons)
+        is_disabled = desired.new.is_disabled or self._options.is_disabled or bool(reasons)
         created = await endpoints.create(
             self._work,
             self._application,
-            replace(wanted.new, is_disabled=is_disabled),
+            replace(desired.new, is_disabled=is_disabled),
             secret=secret,
-            headers=wanted.headers,
-            known_types=wanted.new.event_types or (),
+            headers=desired.headers,
+            known_types=desired.new.event_types or (),
         )
         return created, reasons | _hidden(remote, {}) | _unsupported_code(remote)
 
     async def _update(
-        self, remote: RemoteEndpoint, found: Endpoint, wanted: "_DesiredEndpoint"
+        self, remote: RemoteEndpoint, endpoint: Endpoint, desired: "_DesiredEndpoint"
     ) -> tuple[list[str], dict[str, str]]:
         """Update the fields that differ; return their names, and why other fields were not imported."""
-        at = (self._work, self._application, found.shown_id)
+        at = (self._work, self._application, endpoint.shown_id)
         signs = await endpoint_secrets.get_secret(*at)
-        reasons = _reasons_to_disable(remote, has_secret=wanted.secret is not None or signs == remote.secret)
-        changes = await self._changes(found, wanted)
-        if not reasons and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
-            changes["is_disabled"] = wanted.new.is_disabled
+        reasons = _reasons_to_disable(remote, has_secret=desired.secret is not None or signs == remote.secret)
+        changes = await self._changes(endpoint, desired)
+        if not reasons and self._follows(endpoint) and endpoint.is_disabled is not desired.new.is_disabled:
+            changes["is_disabled"] = desired.new.is_disabled
         if changes:
-            await endpoints.update(*at, changes, known_types=wanted.new.event_types or ())
+            await endpoints.update(*at, changes, known_types=desired.new.event_types or ())
         changed = list(changes)
-        current = endpoints.decrypt_headers(self._work, found)
-        headers = _with_hidden(remote, current, wanted.headers)
+        current = endpoints.decrypt_headers(self._work, endpoint)
+        headers = _with_hidden(remote, current, desired.headers)
         if headers != current:
             await endpoint_secrets.set_headers(*at, headers)
             changed.append("headers")
-        if wanted.secret is not None and read_signer(wanted.secret).public != signs:
-            await endpoint_secrets.rotate_secret(*at, secret=wanted.secret, grace=self._options.grace)
+        if desired.secret is not None and read_signer(desired.secret).public != signs:
+            await endpoint_secrets.rotate_secret(*at, secret=desired.secret, grace=self._options.grace)
             changed.append("secret")
         return changed, reasons | _hidden(remote, current) | _unsupported_code(remote)
 
-    def _follows(self, found: Endpoint) -> bool:
+    def _follows(self, endpoint: Endpoint) -> bool:
         # An endpoint that boathook disabled because its receiver fails must not be enabled by every import.
-        return not self._options.is_disabled and found.disabled_because in {None, "manual"}
+        return not self._options.is_disabled and endpoint.disabled_because in {None, "manual"}
 
-    async def _changes(self, found: Endpoint, wanted: "_DesiredEndpoint") -> dict[str, Any]:
+    async def _changes(self, endpoint: Endpoint, desired: "_DesiredEndpoint") -> dict[str, Any]:
         """Return the values that differ from the endpoint's."""
         changes = {}
-        for name in wanted.names:
-            value = getattr(wanted.new, name)
-            columns = await read_values(self._work, {name: value}, known_types=wanted.new.event_types or ())
-            if any(_normal(getattr(found, column)) != _normal(kept) for column, kept in columns.items()):
+        for name in desired.names:
+            value = getattr(desired.new, name)
+            columns = await read_values(self._work, {name: value}, known_types=desired.new.event_types or ())
+            if any(
+                _normal(getattr(endpoint, column)) != _normal(desired_value)
+                for column, desired_value in columns.items()
+            ):
                 changes[name] = value
-        user = read_url(self._work.app_context.settings, wanted.new.url)[1]
+        user = read_url(self._work.app_context.settings, desired.new.url)[1]
         basic = None if user is None else {"username": user[0], "password": user[1]}
-        if basic is not None and endpoints.decrypt_auth(self._work, found).get("basic") != basic:
-            changes["url"] = wanted.new.url
+        if basic is not None and endpoints.decrypt_auth(self._work, endpoint).get("basic") != basic:
+            changes["url"] = desired.new.url
         return changes
 
 
@@ -246,10 +249,10 @@ def _unsupported_code(remote: RemoteEndpoint) -> dict[str, str]:
     return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
 
 
-def _with_hidden(remote: RemoteEndpoint, current: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
+def _with_hidden(remote: RemoteEndpoint, current: Mapping[str, str], readable: Mapping[str, str]) -> dict[str, str]:
     """Return the shown headers, and the existing ones whose values the server hides."""
     hidden = {str(name).lower() for name in remote.sensitive}
-    return {name: value for name, value in current.items() if name.lower() in hidden} | dict(shown)
+    return {name: value for name, value in current.items() if name.lower() in hidden} | dict(readable)
 
 
 def _hidden(remote: RemoteEndpoint, current: Mapping[str, str]) -> dict[str, str]:

@@ -41,8 +41,8 @@ _SVIX_NAMES: Final = frozenset(
 )
 _NOT_MOVED: Final = frozenset({"is_disabled", "auth", "backlog"})
 _BOATHOOK: Final = {
-    str(one.validation_alias or one.alias): name
-    for name, one in EndpointUpdate.model_fields.items()
+    str(field.validation_alias or field.alias): name
+    for name, field in EndpointUpdate.model_fields.items()
     if name not in _SVIX_NAMES | _NOT_MOVED
 }
 """Fields of endpoints that only boathook has, with their names in `NewEndpoint`."""
@@ -68,8 +68,8 @@ def id_from_uid(uid: str | None, prefix: str) -> str | None:
 
 def read_event_type(wire: JsonObject) -> Converted[NewEventType]:
     """Return the values of an event type. Raises InvalidValue."""
-    given = {"description": "", **_pick(wire, _EVENT_TYPE)}
-    read, lost = _validate(EventTypeIn, given, {"groupName"})
+    document = {"description": "", **_pick(wire, _EVENT_TYPE)}
+    read, lost = _validate(EventTypeIn, document, {"groupName"})
     new = read.value()
     flags = tuple(sorted(set(new.feature_flags or ())))  # unordered
     return Converted(
@@ -92,17 +92,17 @@ def read_application(wire: JsonObject) -> Converted[NewApplication]:
 def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
     """Return the values of an endpoint, and the names of those that the server has. Raises InvalidValue."""
     rate, lost = _rate(wire)
-    given = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
+    document = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
     types = next((wire[name] for name in _TYPES if wire.get(name)), None)
     if types:
-        given["eventTypes"] = types
-    if not given.get("channels"):
-        given.pop("channels", None)
-    read, dropped = _validate(EndpointUpdate, given, {"uid", "metadata", "version"})
+        document["eventTypes"] = types
+    if not document.get("channels"):
+        document.pop("channels", None)
+    read, dropped = _validate(EndpointUpdate, document, {"uid", "metadata", "version"})
     value = read.value()
     names = _SVIX_NAMES | {name for field, name in _BOATHOOK.items() if field in wire}
-    known = _ENDPOINT | _BOATHOOK.keys() | {*_RATES, *_TYPES}
-    unknown = _unknown(wire, known)
+    supported = _ENDPOINT | _BOATHOOK.keys() | {*_RATES, *_TYPES}
+    unknown = _unknown(wire, supported)
     if "auth" in unknown:
         unknown["auth"] = "credentials are not shown; set them with `boathook endpoints update --auth`"
     return Converted(
@@ -124,9 +124,9 @@ def read_headers(remote: RemoteEndpoint) -> Converted[dict[str, str]]:
     return Converted(headers, lost)
 
 
-def read_secret(shown: str | None) -> str | None:
+def read_secret(remote_secret: str | None) -> str | None:
     """Return a shown secret in a form that can sign; None if there is none."""
-    for secret in () if shown is None else (shown, f"whsec_{shown}"):
+    for secret in () if remote_secret is None else (remote_secret, f"whsec_{remote_secret}"):
         try:
             read_signer(secret)
         except ValueError:
@@ -135,11 +135,11 @@ def read_secret(shown: str | None) -> str | None:
     return None
 
 
-def why_no_secret(shown: str | None) -> str:
+def why_no_secret(remote_secret: str | None) -> str:
     """Return why a secret cannot be imported."""
-    if shown is None:
+    if remote_secret is None:
         return "it is not shown"
-    if shown.startswith(PUBLIC_PREFIX):
+    if remote_secret.startswith(PUBLIC_PREFIX):
         return "only the public key of an Ed25519 pair is shown"
     return "it is neither whsec_ and base64 of 24 to 75 bytes nor whsk_ and base64 of an Ed25519 key"
 
@@ -157,22 +157,22 @@ def _rate(wire: JsonObject) -> tuple[dict[str, Any], dict[str, str]]:
     return ({} if rate is None else {"throttleRate": rate}), {}
 
 
-def _validate(model: type[Model], given: dict[str, Any], optional: Collection[str]) -> tuple[Model, dict[str, str]]:
-    """Return the model of *given*, and why *optional* fields were left out. Raises InvalidValue."""
+def _validate(model: type[Model], document: dict[str, Any], optional: Collection[str]) -> tuple[Model, dict[str, str]]:
+    """Return the model of *document*, and why *optional* fields were left out. Raises InvalidValue."""
     try:
-        return model.model_validate(given), {}
+        return model.model_validate(document), {}
     except ValidationError as error:
-        wrong = {str(one["loc"][0]): one["msg"].removeprefix("Value error, ") for one in error.errors()}
+        wrong = {str(detail["loc"][0]): detail["msg"].removeprefix("Value error, ") for detail in error.errors()}
     for name, reason in wrong.items():
         if name not in optional:
             raise InvalidValue(reason, name)
-    read, more = _validate(model, {name: value for name, value in given.items() if name not in wrong}, optional)
+    read, more = _validate(model, {name: value for name, value in document.items() if name not in wrong}, optional)
     return read, wrong | more
 
 
-def _unknown(wire: JsonObject, known: Collection[str]) -> dict[str, str]:
+def _unknown(wire: JsonObject, supported: Collection[str]) -> dict[str, str]:
     return {
         name: "boathook has no such field"
         for name, value in wire.items()
-        if value and name not in known and name not in _COMMON
+        if value and name not in supported and name not in _COMMON
     }

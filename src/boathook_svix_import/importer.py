@@ -116,15 +116,17 @@ class SvixImporter:
         """Import all event types; return those of earlier imports that the server no longer has."""
         wires = await self._reader.event_types()
         async with self._object("event types") as (work, draft):
-            known = {one.name: one for one in await openapi_import.export_event_types(work)}
-            imported = await report.imported_event_types(work, list(known))
+            types_by_name = {
+                event_type.name: event_type for event_type in await openapi_import.export_event_types(work)
+            }
+            imported = await report.imported_event_types(work, list(types_by_name))
             for wire in wires:
                 label = f"event type {wire['name']}"
-                async with draft_report(work, draft, label) as one:
-                    await _put_event_type(work, one, label, wire, known.get(wire["name"]))
+                async with draft_report(work, draft, label) as type_draft:
+                    await _put_event_type(work, type_draft, label, wire, types_by_name.get(wire["name"]))
                     if wire["name"] not in imported:
                         await report.record_event_type_import(work, wire["name"])
-        missing = {name for name in imported if not known[name].is_archived} - {wire["name"] for wire in wires}
+        missing = {name for name in imported if not types_by_name[name].is_archived} - {wire["name"] for wire in wires}
         return [name for name in sorted(missing) if not await self._reader.has_event_type(name)]
 
     async def _end_event_types(self, names: Sequence[str]) -> None:
@@ -138,49 +140,49 @@ class SvixImporter:
 
     async def _import_applications(self) -> dict[str, Application]:
         """Import all applications; return those of earlier imports that the server no longer has, by its ids."""
-        known = await self._known_applications()
-        self._remote_ids = {application.shown_id: id for id, application in known.items()}
+        imported = await self._known_applications()
+        self._remote_ids = {application.shown_id: id for id, application in imported.items()}
         seen: set[str] = set()
         async for wire in self._reader.applications():
             seen.add(wire["id"])
             self._progress(len(seen))
-            await self._import_application(wire, known.get(wire["id"]))
+            await self._import_application(wire, imported.get(wire["id"]))
         missing = {}
-        for id in sorted(known.keys() - seen):
+        for id in sorted(imported.keys() - seen):
             # A list that changes while it is read may have skipped one.
             skipped = await self._reader.application(id)
             if skipped is None:
-                missing[id] = known[id]
+                missing[id] = imported[id]
             else:
-                await self._import_application(skipped, known[id])
+                await self._import_application(skipped, imported[id])
         return missing
 
     async def _known_applications(self) -> dict[str, Application]:
-        known: dict[str, Application] = {}
+        imported: dict[str, Application] = {}
         async with self._work() as work:
             position, rows = None, None
             while rows is None or len(rows) == _PAGE:
                 rows = await applications.list_page(work, PageRequest(position, is_ascending=True, limit=_PAGE))
-                known |= await report.imported_applications(work, rows)
+                imported |= await report.imported_applications(work, rows)
                 position = rows[-1].id if rows else None
-        return known
+        return imported
 
-    async def _import_application(self, wire: JsonObject, known: Application | None) -> None:
-        self._recognized += known is not None
+    async def _import_application(self, wire: JsonObject, imported: Application | None) -> None:
+        self._recognized += imported is not None
         label, path = f"application {wire.get('uid') or wire['id']}", application_path(wire["id"])
         try:
             moved = read_application(wire)
             remotes = await self._reader.endpoints(path)
             if remotes is None:
                 return  # deleted since it was listed
-            missing = await self._missing_endpoints(known, path, remotes)
+            missing = await self._missing_endpoints(imported, path, remotes)
         except (InvalidValue, FetchFailed) as error:
             if isinstance(error, FetchFailed) and not _is_object_error(error):
                 raise
             self._report.fail(label, error)
             return
         async with self._object(label) as (work, draft):
-            application = await self._put_application(work, draft, label, wire["id"], moved, known)
+            application = await self._put_application(work, draft, label, wire["id"], moved, imported)
             await self._import_endpoints(work, draft, application, label, remotes, missing)
 
     async def _put_application(
@@ -190,42 +192,44 @@ class SvixImporter:
         label: str,
         id: str,
         moved: Converted[NewApplication],
-        known: Application | None,
+        imported: Application | None,
     ) -> Application:
         new = moved.value
-        found = await self._find_application(work, id, new.uid, known)
-        changed = changed_fields(found, new)
-        application = found or await applications.create(work, new)
+        existing = await self._find_application(work, id, new.uid, imported)
+        changed = changed_fields(existing, new)
+        application = existing or await applications.create(work, new)
         if changed:
             changes = {name: getattr(new, name) for name in changed}
             application = await applications.update(work, application.shown_id, changes)
-        if known is None or known.id != application.id:
+        if imported is None or imported.id != application.id:
             await report.record_import(work, Kind.APPLICATION, application.shown_id, id)
         if application.imported_id != id:
             await stored.set_imported_id(work.connection, application.id, id)
-        draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
+        draft.record_write(Kind.APPLICATION, label, is_new=existing is None, fields=changed)
         draft.add_not_moved(label, moved.not_moved)
         return application
 
     async def _find_application(
-        self, work: UnitOfWork, id: str, uid: str | None, known: Application | None
+        self, work: UnitOfWork, id: str, uid: str | None, imported: Application | None
     ) -> Application | None:
         same_id = await stored.find(work.connection, work.organization, id)
         if same_id is not None and same_id.shown_id == id:
             raise ConfigError(
                 "--from and --token are those of the organization that receives the import; use another one"
             )
-        found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
-        if found is None and uid is not None:
-            found = await stored.find(work.connection, work.organization, uid)
-            earlier = None if found is None else self._remote_ids.get(found.shown_id)
+        existing = (
+            None if imported is None else await stored.find(work.connection, work.organization, imported.shown_id)
+        )
+        if existing is None and uid is not None:
+            existing = await stored.find(work.connection, work.organization, uid)
+            earlier = None if existing is None else self._remote_ids.get(existing.shown_id)
             if earlier not in {None, id} and not self._options.deletes:
                 raise InvalidValue(
                     f"the application of this uid was imported as {earlier} before, and is {id} on the server; "
                     "is this another environment? If it was created again there, add --delete",
                     "uid",
                 )
-        return found
+        return existing
 
     async def _import_operational(self, *, is_same: bool) -> None:
         """Import the endpoints of operational webhooks."""
@@ -233,8 +237,8 @@ class SvixImporter:
         if remotes is None:
             return
         async with self._work() as work:
-            known = await applications.find_operational(work)
-        missing = await self._missing_endpoints(known, OPERATIONAL, remotes) if is_same else []
+            imported = await applications.find_operational(work)
+        missing = await self._missing_endpoints(imported, OPERATIONAL, remotes) if is_same else []
         if not remotes and not missing:
             return
         async with self._object(_OPERATIONAL) as (work, draft):
@@ -242,13 +246,13 @@ class SvixImporter:
             await self._import_endpoints(work, draft, application, _OPERATIONAL, remotes, missing)
 
     async def _missing_endpoints(
-        self, known: Application | None, path: str, remotes: list[RemoteEndpoint]
+        self, application: Application | None, path: str, remotes: list[RemoteEndpoint]
     ) -> list[Endpoint]:
         """Return the endpoints of earlier imports that the server no longer has; add skipped ones to *remotes*."""
-        if known is None:
+        if application is None:
             return []
         async with self._work() as work:
-            imported = await list_imported(work, known)
+            imported = await list_imported(work, application)
         missing = []
         for id in sorted(imported.keys() - {remote.id for remote in remotes}):
             skipped = await self._reader.endpoint(path, id)
@@ -295,40 +299,40 @@ class SvixImporter:
 
     async def _report_environment(self) -> None:
         """Report the parts of the environment that cannot be imported."""
-        found = await self._reader.environment()
+        environment = await self._reader.environment()
         settings = {
-            f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
+            f"settings.{name}": "boathook has no such setting" for name, value in environment.settings.items() if value
         }
         connectors = {
-            f"connector {connector.get('name')}": "boathook has no connectors" for connector in found.connectors
+            f"connector {connector.get('name')}": "boathook has no connectors" for connector in environment.connectors
         }
         sources = {
             f"ingest source {source.get('name')}": "write it into boathook.toml as [sources.NAME]"
-            for source in found.sources
+            for source in environment.sources
         }
         self._report.add_not_moved("environment", settings | connectors | sources)
 
 
 async def _put_event_type(
-    work: UnitOfWork, draft: Report, label: str, wire: JsonObject, found: EventType | None
+    work: UnitOfWork, draft: Report, label: str, wire: JsonObject, existing: EventType | None
 ) -> None:
     moved = read_event_type(wire)
     new, lost = moved.value, dict(moved.not_moved)
     try:
-        await _save_event_type(work, wire["name"], new, found)
+        await _save_event_type(work, wire["name"], new, existing)
     except InvalidValue as error:
         if error.where[:1] != ("schemas",) or new.schemas is None:
             raise
         # Import the event type without its invalid schema.
         new = replace(new, schemas=None)
         lost[".".join(map(str, error.where))] = str(error)
-        await _save_event_type(work, wire["name"], new, found)
-    draft.record_write(Kind.EVENT_TYPE, label, is_new=found is None, fields=changed_fields(found, new))
+        await _save_event_type(work, wire["name"], new, existing)
+    draft.record_write(Kind.EVENT_TYPE, label, is_new=existing is None, fields=changed_fields(existing, new))
     draft.add_not_moved(label, lost)
 
 
-async def _save_event_type(work: UnitOfWork, name: str, new: NewEventType, found: EventType | None) -> None:
-    if found is None or changed_fields(found, new):
+async def _save_event_type(work: UnitOfWork, name: str, new: NewEventType, existing: EventType | None) -> None:
+    if existing is None or changed_fields(existing, new):
         await event_types.put(work, name, new)
 
 

@@ -125,8 +125,8 @@ class SvixClient:
         rows = await _none_if_absent(self._read_all(f"{owner}/endpoint", "id"), *also)
         if rows is None:
             return None
-        found = await asyncio.gather(*(self._complete(owner, row) for row in rows))
-        return [endpoint for endpoint in found if endpoint is not None]
+        complete = await asyncio.gather(*(self._complete(owner, row) for row in rows))
+        return [endpoint for endpoint in complete if endpoint is not None]
 
     async def endpoint(self, owner: str, id: str) -> RemoteEndpoint | None:
         """Return one endpoint of an owner."""
@@ -140,7 +140,9 @@ class SvixClient:
         sources = await _none_if_absent(self._read_all("/source", "id", api="/ingest/api/v1"), 403)
         return Environment(
             settings=_member(path, exported, "settings", dict),
-            connectors=[one for one in _member(path, exported, "connectors", list) if isinstance(one, dict)],
+            connectors=[
+                connector for connector in _member(path, exported, "connectors", list) if isinstance(connector, dict)
+            ],
             sources=sources or (),
         )
 
@@ -209,8 +211,8 @@ class SvixClient:
             await self._wait(_wait_s(answer, attempt), f"{self._root} answers {answer.status}")
         raise AssertionError("the last attempt returns or raises")
 
-    async def _wait(self, seconds: float, why: str) -> None:
-        self._say(f"{why}; trying again in {seconds:g} s")
+    async def _wait(self, seconds: float, reason: str) -> None:
+        self._say(f"{reason}; trying again in {seconds:g} s")
         await self._sleep(seconds)
 
     def _body(self, method: str, path: str, answer: HttpResponse) -> bytes:
@@ -219,8 +221,8 @@ class SvixClient:
         if answer.status == 401:
             raise ConfigError(f"--token: {self._root} refuses it: {_detail(answer)}")
         if 300 <= answer.status < 400:
-            where = answer.headers.get("location", "elsewhere")
-            raise FetchFailed(f"{self._root} redirects to {where}; use that URL for --from", status=answer.status)
+            location = answer.headers.get("location", "elsewhere")
+            raise FetchFailed(f"{self._root} redirects to {location}; use that URL for --from", status=answer.status)
         raise FetchFailed(
             f"{method} {path.partition('?')[0]} returned {answer.status}: {_detail(answer)}", status=answer.status
         )
@@ -238,12 +240,12 @@ async def _none_if_absent(reading: Awaitable[Found], *also: int) -> Found | None
 
 def _object(path: str, body: bytes) -> JsonObject:
     try:
-        found = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise FetchFailed(f"{path} is not answered with a JSON object; is --from the address of a Svix API?")
-    return found
+    return document
 
 
 def _rows(path: str, page: JsonObject, key: str) -> Sequence[JsonObject]:

@@ -94,8 +94,8 @@ class Report(msgspec.Struct):
 
     def fail(self, object: str, error: Exception) -> None:
         """Record an object that was not imported."""
-        where = ".".join(map(str, error.where)) if isinstance(error, InvalidValue) else ""
-        self.failed.append(ImportIssue(object, where, str(error)))
+        field_path = ".".join(map(str, error.where)) if isinstance(error, InvalidValue) else ""
+        self.failed.append(ImportIssue(object, field_path, str(error)))
 
     def add(self, other: "Report") -> None:
         """Add the contents of another report."""
