@@ -632,7 +632,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where $1::uuid is not null and name = $2 returning",
             _OPERATORS,
         ),
-        ChosenMutant("service/access/operators.py", " or known.subject is not None or not", " or not", _OPERATORS),
+        ChosenMutant("service/access/operators.py", "        or operator.subject is not None\n", "", _OPERATORS),
         ChosenMutant(
             "service/access/operators.py", "if person.role is None and person.is_role_managed:", "if False:", _OPERATORS
         ),
@@ -750,14 +750,14 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("db/group_commit.py", ", context=self._context.copy()", "", _GROUP_COMMIT),
         ChosenMutant(
             "service/buffered_publisher.py",
-            "        if known.request_sha256 != key.request_sha256:\n"
-            "            raise key_reused()\n        return known.id",
-            "        return known.id",
+            "        if earlier.request_sha256 != key.request_sha256:\n"
+            "            raise key_reused()\n        return earlier.id",
+            "        return earlier.id",
             _BUFFERED,
         ),
         ChosenMutant(
             "service/buffered_publisher.py",
-            "if stored is not None and stored.request_sha256 != key.request_sha256:",
+            "if earlier is not None and earlier.request_sha256 != key.request_sha256:",
             "if False:",
             _BUFFERED,
         ),
@@ -769,14 +769,14 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "service/buffered_publisher.py",
-            "            if found.home is not None:\n"
-            "                raise ServedElsewhere(reference, found.home) from None\n",
+            "            if application.home is not None:\n"
+            "                raise ServedElsewhere(reference, application.home) from None\n",
             "",
             _BUFFERED,
         ),
         ChosenMutant(
             "service/access/access_copy.py",
-            "        if found.home is not None:\n            raise ServedElsewhere(reference, found.home)\n",
+            "        if target.home is not None:\n            raise ServedElsewhere(reference, target.home)\n",
             "",
             _BUFFERED,
         ),

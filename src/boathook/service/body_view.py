@@ -68,13 +68,13 @@ def render(head: bytes, size: int, view: str | None = None, *, content_type: str
         if isinstance(formatted, FormattedJson)
         else (BodyFormat.RAW, BodyFormat.HEX)
     )
-    wanted = next((one for one in views if one == view), views[0])
-    if wanted is BodyFormat.HEX:
+    body_format = next((candidate for candidate in views if candidate == view), views[0])
+    if body_format is BodyFormat.HEX:
         return _hex(head, size, views)
-    if wanted is BodyFormat.PRETTY and isinstance(formatted, FormattedJson):
+    if body_format is BodyFormat.PRETTY and isinstance(formatted, FormattedJson):
         is_cut = formatted.is_cut or not is_whole
         return BodyView(
-            view=wanted,
+            view=body_format,
             views=views,
             text=formatted.text,
             is_cut=is_cut,
@@ -84,7 +84,7 @@ def render(head: bytes, size: int, view: str | None = None, *, content_type: str
     problem = None
     if isinstance(formatted, InvalidJson) and head and "json" in content_type.lower():
         problem = f"Invalid JSON: {formatted.reason}, after {formatted.at:,} characters."
-    return BodyView(view=wanted, views=views, text=text, is_cut=not is_whole, problem=problem)
+    return BodyView(view=body_format, views=views, text=text, is_cut=not is_whole, problem=problem)
 
 
 def snippet(head: bytes, size: int) -> BodyView:
@@ -140,7 +140,7 @@ def _raw_or_hex(head: bytes, size: int, view: str | None) -> BodyView:
     views = (BodyFormat.HEX, BodyFormat.RAW)
     if view != BodyFormat.RAW:
         return _hex(head, size, views)
-    text = _CONTROL.sub(lambda one: f"\\x{ord(one[0]):02x}", head.decode("utf-8", "backslashreplace"))
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", head.decode("utf-8", "backslashreplace"))
     return BodyView(view=BodyFormat.RAW, views=views, text=text, is_cut=len(head) < size)
 
 

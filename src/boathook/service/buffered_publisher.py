@@ -97,20 +97,20 @@ class BufferedPublisher:
         if key is None:
             return await self._publish(message)
         async with self.single(key.key):
-            known = self._find(key) or await self._find_stored(key)
-            return (known, True) if known is not None else await self._publish(message)
+            earlier_id = self._find(key) or await self._find_stored(key)
+            return (earlier_id, True) if earlier_id is not None else await self._publish(message)
 
     @contextlib.asynccontextmanager
     async def single(self, key: Hashable) -> AsyncIterator[None]:
         """Let the blocks with one key run one after another."""
         while (earlier := self._in_flight.get(key)) is not None:
             await asyncio.wait([earlier])
-        ended = self._in_flight[key] = asyncio.get_running_loop().create_future()
+        end = self._in_flight[key] = asyncio.get_running_loop().create_future()
         try:
             yield
         finally:
             del self._in_flight[key]
-            ended.set_result(None)
+            end.set_result(None)
 
     async def _publish(self, message: Message) -> tuple[UUID, bool]:
         target = await self._find_application(message.organization, message.application)
@@ -142,21 +142,21 @@ class BufferedPublisher:
             return await self.access.find_application(organization, reference)
         except AccessUnknown:
             routes = self._outbox.cached_routes(organization, reference)
-            found = None if routes is None else routes.routing.application
-            if found is None or found.is_operational:
+            application = None if routes is None else routes.routing.application
+            if application is None or application.is_operational:
                 raise
-            if found.home is not None:
-                raise ServedElsewhere(reference, found.home) from None
-            return found.id
+            if application.home is not None:
+                raise ServedElsewhere(reference, application.home) from None
+            return application.id
 
     def _find(self, key: IdempotencyKey) -> UUID | None:
         """Return the message that was published with a key, for as long as PostgreSQL would know the key."""
-        known = self._remembered.get(key.key)
-        if known is None or time.time() >= known.until:
+        earlier = self._remembered.get(key.key)
+        if earlier is None or time.time() >= earlier.until:
             return None
-        if known.request_sha256 != key.request_sha256:
+        if earlier.request_sha256 != key.request_sha256:
             raise key_reused()
-        return known.id
+        return earlier.id
 
     async def _find_stored(self, key: IdempotencyKey) -> UUID | None:
         """Return the stored message with a key, if PostgreSQL answers in time; the drain decides otherwise."""
@@ -164,12 +164,12 @@ class BufferedPublisher:
             return None
         try:
             async with asyncio.timeout(_LOOK_UP_S):
-                stored = await find_by_idempotency_key(self.database, hash_key(key))
+                earlier = await find_by_idempotency_key(self.database, hash_key(key))
         except (DatabaseError, TimeoutError):
             return None
-        if stored is not None and stored.request_sha256 != key.request_sha256:
+        if earlier is not None and earlier.request_sha256 != key.request_sha256:
             raise key_reused()
-        return None if stored is None else stored.id
+        return None if earlier is None else earlier.id
 
     def remember(self, key: IdempotencyKey, identifier: UUID, days: float = IDEMPOTENCY_DAYS) -> None:
         """Remember the message that was published with a key, also one in PostgreSQL, which may be unavailable soon."""

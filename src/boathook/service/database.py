@@ -127,9 +127,11 @@ async def list_pending(
         return await migrations.list_pending(url, apps)
 
 
-async def require_current(where: Database | str, apps: Migrations = (), *, cause: BaseException | None = None) -> None:
+async def require_current(
+    database: Database | str, apps: Migrations = (), *, cause: BaseException | None = None
+) -> None:
     """Raise ConfigError, caused by *cause*, if a database has pending migrations; it may be passed as a URL."""
-    if pending := await migrations.list_pending(where, apps):
+    if pending := await migrations.list_pending(database, apps):
         raise ConfigError(f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`") from cause
 
 
@@ -183,11 +185,11 @@ async def check_connections(settings: Settings) -> str | None:
         DatabaseUnavailable: it cannot be reached.
     """
     need, limit = count_connections(settings), await health.read_connection_limit(settings.database_url())
-    found = f"{limit.name} allows {limit.number} connections; the processes of this host open"
+    text = f"{limit.name} allows {limit.number} connections; the processes of this host open"
     fix = f"Raise it to {need.most} or more, or lower server.workers, server.gateways or database.worker_connections."
     if limit.number < need.least:
-        raise ConfigError(f"{found} at least {need.least}, and up to {need.most}. {fix}")
-    return f"{found} up to {need.most}. {fix}" if limit.number < need.most else None
+        raise ConfigError(f"{text} at least {need.least}, and up to {need.most}. {fix}")
+    return f"{text} up to {need.most}. {fix}" if limit.number < need.most else None
 
 
 class KnownApps(msgspec.Struct, frozen=True):

@@ -285,10 +285,10 @@ _TYPE: Final = type
 
 def problems(value: msgspec.Struct) -> list[Problem]:
     """Return everything that is wrong with the values of a table; errors of a single field come first."""
-    found = problems_in(type(value), asdict(value))
-    if not found and isinstance(value, Input):
-        found = list(value.conflicts())
-    return found
+    field_problems = problems_in(type(value), asdict(value))
+    if not field_problems and isinstance(value, Input):
+        field_problems = list(value.conflicts())
+    return field_problems
 
 
 def problems_in(table: type[msgspec.Struct], values: Mapping[str, Any]) -> list[Problem]:
@@ -308,17 +308,17 @@ def check_values(table: type[msgspec.Struct], values: Mapping[str, Any]) -> None
     _raise(problems_in(table, values))
 
 
-def check_value(annotation: Any, value: Value, *where: str | int) -> Value:
-    """Return a single value of an annotated type, which is at *where*. Raises InvalidValue."""
+def check_value(annotation: Any, value: Value, *location: str | int) -> Value:
+    """Return a single value of an annotated type, which is at *location*. Raises InvalidValue."""
     reason = find_fault(field_of(annotation), value)
     if reason is not None:
-        raise InvalidValue(reason, *where)
+        raise InvalidValue(reason, *location)
     return value
 
 
-def _raise(found: Sequence[Problem]) -> None:
-    if found:
-        first, *others = (InvalidValue(problem.text, *problem.where) for problem in found)
+def _raise(field_problems: Sequence[Problem]) -> None:
+    if field_problems:
+        first, *others = (InvalidValue(problem.text, *problem.where) for problem in field_problems)
         first.others = tuple(others)
         raise first
 
@@ -330,7 +330,7 @@ def _problems_of(field: Field | None, name: str, value: Any) -> Iterator[Problem
         if not field.is_nullable:
             yield Problem((field.public_name,), "write a value")
     elif isinstance(value, msgspec.Struct):
-        yield from (Problem((field.public_name, *where), text) for where, text in problems(value))
+        yield from (Problem((field.public_name, *location), text) for location, text in problems(value))
     elif (reason := find_fault(field, value)) is not None:
         yield Problem((field.public_name,), reason)
 
@@ -452,21 +452,21 @@ def parse_texts(table: type[msgspec.Struct], texts: Mapping[str, str]) -> tuple[
     An empty text is the value of a field that is not set: its default.
     """
     empty = {field.name: field.default for field in fields_of(table) if not texts.get(field.public_name, "x").strip()}
-    values, found = _read(table, {name: text for name, text in texts.items() if text.strip()}, _parse)
-    return empty | values, found
+    values, type_problems = _read(table, {name: text for name, text in texts.items() if text.strip()}, _parse)
+    return empty | values, type_problems
 
 
 def unknown_names(table: type[msgspec.Struct], document: Mapping[str, Any]) -> list[str]:
     """Return the names in a JSON object that no field of a table has."""
-    known = {name for field in fields_of(table) for name in (field.public_name, field.rule.former_name)}
-    return [name for name in document if name not in known]
+    field_names = {name for field in fields_of(table) for name in (field.public_name, field.rule.former_name)}
+    return [name for name in document if name not in field_names]
 
 
 def _read(
     table: type[msgspec.Struct], document: Mapping[str, Any], read: Callable[[Field, Any], Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
     values: dict[str, Any] = {}
-    found: list[Problem] = []
+    type_problems: list[Problem] = []
     for field in fields_of(table):
         name = field.public_name if field.public_name in document else field.rule.former_name
         if name not in document:
@@ -474,22 +474,22 @@ def _read(
         try:
             values[field.name] = read(field, document[name])
         except InvalidValue as error:
-            found += [Problem((field.public_name, *each.where), str(each)) for each in (error, *error.others)]
+            type_problems += [Problem((field.public_name, *each.where), str(each)) for each in (error, *error.others)]
         except msgspec.ValidationError:
-            found.append(Problem((field.public_name,), _expected(field)))
+            type_problems.append(Problem((field.public_name,), _expected(field)))
         except (ValueError, RecursionError) as error:
-            found.append(Problem((field.public_name,), str(error)))
-    return values, found
+            type_problems.append(Problem((field.public_name,), str(error)))
+    return values, type_problems
 
 
-def _make(table: type[Table], values: Mapping[str, Any], found: Sequence[Problem]) -> Table:
-    wrong = {problem.where[0] for problem in found}
+def _make(table: type[Table], values: Mapping[str, Any], type_problems: Sequence[Problem]) -> Table:
+    wrong = {problem.where[0] for problem in type_problems}
     missing = [
         Problem((field.public_name,), "it is required")
         for field in fields_of(table)
         if field.is_required and field.name not in values and field.public_name not in wrong
     ]
-    problems = [*found, *missing, *problems_in(table, values)]
+    problems = [*type_problems, *missing, *problems_in(table, values)]
     order = {field.public_name: place for place, field in enumerate(fields_of(table))}
     _raise(sorted(problems, key=lambda problem: order.get(str(problem.where[0]), -1)))
     return check(table(**values))

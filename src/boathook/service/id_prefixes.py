@@ -47,16 +47,16 @@ async def complete(
     return ids.show(prefix, await _find_id(database, prefix, reference, organization))
 
 
-async def complete_filter(database: Database | Connection, prefix: str, wanted: ListFilter) -> ListFilter:
+async def complete_filter(database: Database | Connection, prefix: str, filters: ListFilter) -> ListFilter:
     """Return a filter of rows of one kind with whole ids of its application and of the row it continues after."""
-    application, after = wanted.application, wanted.after
+    application, after = filters.application, filters.after
     if application is not None:
         application = await complete(database, ids.APPLICATION, application)
     if after is not None and prefix == ids.DELIVERY:
         after = ids.show_delivery(*await _find_delivery(database, after, None))
     elif after is not None:
         after = ids.show(prefix, await _find_id(database, prefix, after, None))
-    return replace(wanted, application=application, after=after)
+    return replace(filters, application=application, after=after)
 
 
 async def _find_id(database: Database | Connection, prefix: str, text: str, organization: str | None) -> UUID:
@@ -65,13 +65,13 @@ async def _find_id(database: Database | Connection, prefix: str, text: str, orga
     first, last = read_range(prefix, text)
     if first == last:
         return first
-    found = await id_prefixes.find_ids(
+    matching_ids = await id_prefixes.find_ids(
         database, prefix, first, last, limit=MAX_CANDIDATES + 1, organization=organization
     )
-    check_unique(text, [ids.show(prefix, one) for one in found])
-    if not found:
+    check_unique(text, [ids.show(prefix, row_id) for row_id in matching_ids])
+    if not matching_ids:
         raise NotFound(f"there is no {ids.NOUNS[prefix]} whose id begins with {text}")
-    return found[0]
+    return matching_ids[0]
 
 
 async def _find_delivery(database: Database | Connection, text: str, organization: str | None) -> Key:
@@ -79,13 +79,11 @@ async def _find_delivery(database: Database | Connection, text: str, organizatio
         return ids.read_delivery(text)
     except ValueError:
         first, last = read_range(ids.DELIVERY, text.removesuffix("_"))
-    found = await id_prefixes.find_deliveries(
-        database, first, last, limit=MAX_CANDIDATES + 1, organization=organization
-    )
-    check_unique(text, [ids.show_delivery(*one) for one in found])
-    if not found:
+    keys = await id_prefixes.find_deliveries(database, first, last, limit=MAX_CANDIDATES + 1, organization=organization)
+    check_unique(text, [ids.show_delivery(*key) for key in keys])
+    if not keys:
         raise NotFound(f"there is no delivery whose id begins with {text}")
-    return found[0]
+    return keys[0]
 
 
 def read_range(prefix: str, text: str) -> tuple[UUID, UUID]:
@@ -96,8 +94,10 @@ def read_range(prefix: str, text: str) -> tuple[UUID, UUID]:
         raise InvalidValue(str(error)) from None
 
 
-def check_unique(text: str, found: Sequence[str]) -> None:
+def check_unique(text: str, matching_ids: Sequence[str]) -> None:
     """Raise InvalidValue if *text* begins several ids; the message lists the first of them."""
-    if len(found) > 1:
-        candidates = ", ".join(found[:MAX_CANDIDATES]) + (" and more" if len(found) > MAX_CANDIDATES else "")
+    if len(matching_ids) > 1:
+        candidates = ", ".join(matching_ids[:MAX_CANDIDATES]) + (
+            " and more" if len(matching_ids) > MAX_CANDIDATES else ""
+        )
         raise InvalidValue(f"{text} is the beginning of several ids; use a longer one: {candidates}")

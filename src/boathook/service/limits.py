@@ -30,12 +30,12 @@ MAX_SECRET_GRACE: Final = timedelta(days=7)
 
 
 @contextlib.contextmanager
-def field(*where: str | int) -> Iterator[None]:
+def field(*location: str | int) -> Iterator[None]:
     """Convert a ValueError inside the block to `InvalidValue` for this field."""
     try:
         yield
     except ValueError as error:
-        raise InvalidValue(str(error), *where) from None
+        raise InvalidValue(str(error), *location) from None
 
 
 def check_rate(rate: float | None) -> float | None:
@@ -62,8 +62,8 @@ def check_action(action: AuditContext, *, needs_note: bool = False) -> AuditCont
     return replace(action, note=(require_note(note) if needs_note else check_note(note)) or None)
 
 
-def check_duration(length: timedelta, low: timedelta, high: timedelta, *where: str) -> timedelta:
+def check_duration(length: timedelta, low: timedelta, high: timedelta, *location: str) -> timedelta:
     """Return a duration from *low* to *high*. Raises InvalidValue."""
     if not low <= length <= high:
-        raise InvalidValue(f"write {low.total_seconds():,.0f} to {high.total_seconds():,.0f} seconds", *where)
+        raise InvalidValue(f"write {low.total_seconds():,.0f} to {high.total_seconds():,.0f} seconds", *location)
     return length

@@ -100,7 +100,7 @@ class RemoteClient:
             address = read_address(url)
         except ValueError as error:
             raise FetchFailed(str(error), is_final=True) from None
-        given = {name.lower() for name in headers}
+        header_names = {name.lower() for name in headers}
         proxy = await self._proxy_for(address)
         # The exact target, which a signature may cover; an HTTP proxy would use it instead of the CONNECT target.
         is_exact = proxy is None or proxy.url.scheme.startswith("socks")
@@ -108,7 +108,7 @@ class RemoteClient:
             async with (
                 httpx.AsyncClient(
                     headers={"accept-encoding": "identity", "user-agent": self._user_agent},
-                    auth=None if "authorization" in given else address.user,
+                    auth=None if "authorization" in header_names else address.user,
                     verify=self._ssl,
                     proxy=proxy,
                     trust_env=False,
@@ -143,10 +143,10 @@ class RemoteClient:
         if not policy.applies_to(address):
             return None
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(address.host, None, type=socket.SOCK_STREAM)
+            addresses = await asyncio.get_running_loop().getaddrinfo(address.host, None, type=socket.SOCK_STREAM)
         except OSError:  # the proxy may be able to resolve the name
-            found = []
-        if policy.is_bypassed([str(one[0]) for *_, one in found]):
+            addresses = []
+        if policy.is_bypassed([str(socket_address[0]) for *_, socket_address in addresses]):
             return None
         proxy = self._outbound.proxy
         return httpx.Proxy(proxy, ssl_context=self._ssl if proxy.startswith("https:") else None)
@@ -175,7 +175,7 @@ async def _reason(response: "httpx.Response") -> str:
         document: Any = json.loads(text[:_MAX_ERROR_BYTES])
         detail = document.get("detail") if isinstance(document, dict) else None
         if isinstance(detail, list):  # one or more problems, each with its location
-            detail = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in detail)
+            detail = "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in detail)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         detail = None
     return f"it answered with status {response.status_code}" + (f": {detail}" if isinstance(detail, str) else "")

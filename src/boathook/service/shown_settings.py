@@ -65,8 +65,8 @@ def _without_secrets(keys: Mapping[str, Any], hidden: Collection[str]) -> dict[s
 def hide_secrets(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of one source, with a password and other secrets of its recipe hidden unless references."""
     hidden = source.keys() - FIELDS.keys() - _open_settings(source["provider"])
-    shown = {key: reference(value) if key in hidden else value for key, value in source.items()}
-    return shown | ({"password": reference(shown["password"])} if shown.get("password") else {})
+    masked = {key: reference(value) if key in hidden else value for key, value in source.items()}
+    return masked | ({"password": reference(masked["password"])} if masked.get("password") else {})
 
 
 class ShownSetting(msgspec.Struct, frozen=True):
@@ -88,23 +88,23 @@ class ShownSetting(msgspec.Struct, frozen=True):
 
 def list_settings(settings: Settings) -> Sequence[ShownSetting]:
     """Return every setting that has a value or a default, with its origin, in the order of the sections."""
-    shown = dict(_flatten(all_settings(settings)))
+    current = dict(_flatten(all_settings(settings)))
     sources = {name: SourceSettings(provider=name).model_dump(mode="json") for name in settings.sources}
     usual = dict(_flatten({**all_settings(default_settings()), "sources": sources}))
-    keys = [key for key in {**shown, **usual} if shown.get(key) is not None or usual.get(key) is not None]
+    keys = [key for key in {**current, **usual} if current.get(key) is not None or usual.get(key) is not None]
     return [
-        ShownSetting(key, _as_text(shown.get(key)), _as_text(usual.get(key)), _origin(settings, key)) for key in keys
+        ShownSetting(key, _as_text(current.get(key)), _as_text(usual.get(key)), _origin(settings, key)) for key in keys
     ]
 
 
 def find_settings(settings: Settings, words: str, *, is_changed_only: bool) -> Sequence[ShownSetting]:
     """Return the settings whose key, value or origin contains all of the words, in any letter case."""
-    wanted = words.casefold().split()
+    search_words = words.casefold().split()
     return [
         setting
         for setting in list_settings(settings)
         if (setting.is_changed or not is_changed_only)
-        and all(word in f"{setting.key} {setting.value} {setting.origin}".casefold() for word in wanted)
+        and all(word in f"{setting.key} {setting.value} {setting.origin}".casefold() for word in search_words)
     ]
 
 

@@ -68,16 +68,16 @@ class AppContext:
     def _replace_settings(self, settings: Settings) -> None:
         self.settings = settings
 
-    async def refresh_settings(self, where: Connection | None = None) -> Settings:
+    async def refresh_settings(self, database: Connection | None = None) -> Settings:
         """Return the settings with the current stored sources.
 
         Args:
-            where: the connection to read with; None takes one of its own.
+            database: the connection to read with; None takes one of its own.
 
         Raises:
             DatabaseError: PostgreSQL is unavailable.
         """
-        await self.live_settings.refresh(where or self.database)
+        await self.live_settings.refresh(database or self.database)
         return self.settings
 
     @contextlib.contextmanager
@@ -154,14 +154,14 @@ class UnitOfWork(msgspec.Struct, frozen=True):
         Raises:
             AlreadyExists: *create* raised it, and *find* still finds nothing.
         """
-        if (found := await find()) is not None:
-            return found, False
+        if (existing := await find()) is not None:
+            return existing, False
         try:
             return await create(), True
         except AlreadyExists:
-            if (found := await find()) is None:
+            if (existing := await find()) is None:
                 raise
-            return found, False
+            return existing, False
 
     async def replicate_reads(self) -> None:
         """Make the commit wait for a synchronous standby, even if this transaction has only read."""

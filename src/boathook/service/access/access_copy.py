@@ -142,17 +142,17 @@ class AccessCopy:
             AccessUnknown: the copy does not have it.
             ServedElsewhere: it has moved to another installation.
         """
-        found = self._targets.find(organization, reference)
-        if found is None:
+        target = self._targets.find(organization, reference)
+        if target is None:
             await self._read_for_miss()
-            found = self._targets.find(organization, reference)
-        if found is None:
+            target = self._targets.find(organization, reference)
+        if target is None:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
             )
-        if found.home is not None:
-            raise ServedElsewhere(reference, found.home)
-        return found.id
+        if target.home is not None:
+            raise ServedElsewhere(reference, target.home)
+        return target.id
 
     async def follow(self, database: Database) -> None:
         """Keep the copy and its file up to date, until cancelled."""
@@ -200,9 +200,9 @@ class AccessCopy:
         except DatabaseError as error:
             _LOG.debug("access_copy_not_read", error=str(error))
             return False
-        known = {key.token_sha256: key for key in keys}
-        self._is_changed = self._is_changed or known != self._keys
-        self._keys, self._confirmed = known, now
+        keys_by_token = {key.token_sha256: key for key in keys}
+        self._is_changed = self._is_changed or keys_by_token != self._keys
+        self._keys, self._confirmed = keys_by_token, now
         return True
 
     async def _read_targets(self, database: Database) -> None:
@@ -293,8 +293,8 @@ class _Targets:
     def update(self, changed: Iterable[applications.ChangedTarget]) -> None:
         """Take over changes. A name that one application gives up and another takes is that of the latter."""
         added = []
-        for one in changed:
-            before = self.by_id.pop(one.target.id, None)
+        for change in changed:
+            before = self.by_id.pop(change.target.id, None)
             if before is not None:
                 self._changes -= before.changed_us
                 for name in _references(before.target):
@@ -303,14 +303,14 @@ class _Targets:
                 for name in _imported_ids(before.target):
                     if self._by_imported_id.get(name) is before.target:
                         del self._by_imported_id[name]
-            if not one.is_deleted:
-                added.append(one)
-            self.newest_us = max(self.newest_us, one.changed_us)
-        for one in added:
-            self.by_id[one.target.id] = one
-            self._changes += one.changed_us
-            self.by_name |= dict.fromkeys(_references(one.target), one.target)
-            self._by_imported_id |= dict.fromkeys(_imported_ids(one.target), one.target)
+            if not change.is_deleted:
+                added.append(change)
+            self.newest_us = max(self.newest_us, change.changed_us)
+        for change in added:
+            self.by_id[change.target.id] = change
+            self._changes += change.changed_us
+            self.by_name |= dict.fromkeys(_references(change.target), change.target)
+            self._by_imported_id |= dict.fromkeys(_imported_ids(change.target), change.target)
 
     def drop_oldest(self) -> None:
         """Keep the newest applications, up to the maximum."""

@@ -44,8 +44,8 @@ async def claim(work: UnitOfWork, key: IdempotencyKey) -> StoredResponse | None:
     if earlier.request_sha256 != key.request_sha256:
         raise key_reused()
     content = work.app_context.secret_box.open(earlier.encrypted_response, key.context)
-    kept = msgspec.json.decode(content, type=_Content)
-    return StoredResponse(earlier.status, base64.b64decode(kept.body), kept.type)
+    earlier_content = msgspec.json.decode(content, type=_Content)
+    return StoredResponse(earlier.status, base64.b64decode(earlier_content.body), earlier_content.type)
 
 
 async def save(work: UnitOfWork, key: IdempotencyKey, response: StoredResponse) -> None:

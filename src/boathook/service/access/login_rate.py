@@ -34,18 +34,18 @@ class _TokenBuckets:
     def take(self, key: str) -> bool:
         """Take one token; return whether there was one."""
         now = time.monotonic()
-        left, at = self._left.pop(key, (self._capacity, now))
-        left = min(self._capacity, left + (now - at) / self._refill_s)
-        is_left = left >= 1
-        self._left[key] = (left - 1 if is_left else left, now)
+        tokens, at = self._left.pop(key, (self._capacity, now))
+        tokens = min(self._capacity, tokens + (now - at) / self._refill_s)
+        is_left = tokens >= 1
+        self._left[key] = (tokens - 1 if is_left else tokens, now)
         if len(self._left) > _MAX_BUCKETS:
             self._left.popitem(last=False)
         return is_left
 
     def has_token(self, key: str) -> bool:
         """Return whether there is a token to take."""
-        left, at = self._left.get(key, (self._capacity, 0.0))
-        return left + (time.monotonic() - at) / self._refill_s >= 1
+        tokens, at = self._left.get(key, (self._capacity, 0.0))
+        return tokens + (time.monotonic() - at) / self._refill_s >= 1
 
     def __contains__(self, key: str) -> bool:
         """Return whether the key is in use."""
@@ -54,8 +54,8 @@ class _TokenBuckets:
     def give_back(self, key: str) -> None:
         """Return one token."""
         if key in self._left:
-            left, at = self._left[key]
-            self._left[key] = (left + 1, at)
+            tokens, at = self._left[key]
+            self._left[key] = (tokens + 1, at)
 
     def forget(self, key: str) -> None:
         """Reset a key."""

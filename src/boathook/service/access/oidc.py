@@ -142,8 +142,8 @@ class OidcProvider:
         """
         tokens = await self._redeem(attempt, code, return_to)
         claims = await self._read(str(tokens.get("id_token", "")), attempt.nonce)
-        wanted = {self._terms.oidc_name_claim, self._terms.oidc_role_claim} - {""}
-        if not wanted <= claims.keys():
+        claim_names = {self._terms.oidc_name_claim, self._terms.oidc_role_claim} - {""}
+        if not claim_names <= claims.keys():
             claims = {**await self._fetch_userinfo(str(tokens.get("access_token", "")), str(claims["sub"])), **claims}
         return self._person(claims)
 
@@ -209,16 +209,16 @@ class OidcProvider:
             return self._metadata
         issuer = self._terms.oidc_issuer
         answer = await self._client.request("GET", f"{issuer}/.well-known/openid-configuration", max_bytes=_MAX_BYTES)
-        found = _object(answer, "read its configuration")
-        if str(found.get("issuer", "")).rstrip("/") != issuer:
+        metadata = _object(answer, "read its configuration")
+        if str(metadata.get("issuer", "")).rstrip("/") != issuer:
             raise OidcRejected(
-                f"console.oidc_issuer is {issuer}, but the provider's issuer is {found.get('issuer')!r:.200}"
+                f"console.oidc_issuer is {issuer}, but the provider's issuer is {metadata.get('issuer')!r:.200}"
             )
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            if not isinstance(found.get(name), str):
+            if not isinstance(metadata.get(name), str):
                 raise OidcRejected(f"the identity provider's configuration has no {name}")
-        self._metadata, self._metadata_until = found, time.monotonic() + _KEPT_S
-        return found
+        self._metadata, self._metadata_until = metadata, time.monotonic() + _KEPT_S
+        return metadata
 
     def _person(self, claims: Mapping[str, Any]) -> OidcIdentity:
         terms = self._terms
@@ -248,9 +248,9 @@ def _object(answer: HttpResponse, action: str) -> Mapping[str, Any]:
     if answer.status != 200:
         raise FetchFailed(f"the identity provider refused to {action}: status {answer.status}", status=answer.status)
     try:
-        found = msgspec.json.decode(answer.body)
+        document = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise FetchFailed(f"the identity provider's answer is not a JSON object: the request was to {action}")
-    return found
+    return document

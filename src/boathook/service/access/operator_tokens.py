@@ -118,10 +118,10 @@ async def revoke(work: UnitOfWork, id: UUID, operator_id: UUID | None = None) ->
     Raises:
         NotFound: there is no such valid token.
     """
-    shown = ids.show(ids.OPERATOR_TOKEN, id)
+    shown_id = ids.show(ids.OPERATOR_TOKEN, id)
     if not await operator_tokens.revoke(work.connection, id, operator_id):
-        raise NotFound(f"there is no valid operator token {shown}")
-    await record(work.connection, work.actor, "operator_token.revoke", shown)
+        raise NotFound(f"there is no valid operator token {shown_id}")
+    await record(work.connection, work.actor, "operator_token.revoke", shown_id)
 
 
 async def authenticate(connection: Connection, token: str, client: str) -> OperatorTokenCaller | None:

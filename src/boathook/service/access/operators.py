@@ -76,10 +76,10 @@ async def list_all(work: UnitOfWork) -> Sequence[Operator]:
 
 async def get(work: UnitOfWork, name: str) -> Operator:
     """Return the operator with this name. Raises NotFound."""
-    found = await operators.find(work.connection, name)
-    if found is None:
+    operator = await operators.find(work.connection, name)
+    if operator is None:
         raise NotFound(f"there is no operator {name}; see: boathook operators list")
-    return found
+    return operator
 
 
 async def set_role(work: UnitOfWork, name: str, role: Role) -> Operator:
@@ -193,22 +193,27 @@ async def sign_in_with_oidc(
 
 
 async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
-    known = await operators.find(work.connection, person.name)
-    if known is None:
+    operator = await operators.find(work.connection, person.name)
+    if operator is None:
         if person.role is None:
             raise _roleless(person)
         with contextlib.suppress(AlreadyExists):  # at the same moment, for example by a sign-in in another tab
             return await create(work, person.name, person.role, subject=person.subject)
-        known = await get(work, person.name)
-    known = await operators.lock(work.connection, known.id)
-    if known is not None and known.subject == person.subject:
-        return known
-    if known is None or known.password_hash is not None or known.subject is not None or not person.is_name_verified:
+        operator = await get(work, person.name)
+    operator = await operators.lock(work.connection, operator.id)
+    if operator is not None and operator.subject == person.subject:
+        return operator
+    if (
+        operator is None
+        or operator.password_hash is not None
+        or operator.subject is not None
+        or not person.is_name_verified
+    ):
         raise InvalidState(
             f"the name {person.name} belongs to another operator; an admin can change that", "name_taken"
         )
-    linked = await operators.link_subject(work.connection, known.id, person.subject)
-    await record(work.connection, work.actor, "operator.bind", known.shown_id, person.subject)
+    linked = await operators.link_subject(work.connection, operator.id, person.subject)
+    await record(work.connection, work.actor, "operator.bind", operator.shown_id, person.subject)
     return linked
 
 

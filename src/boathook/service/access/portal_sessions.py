@@ -143,12 +143,12 @@ def _readable(colour: str, background: str) -> str:
 
 def _mixed(colour: str, other: str, share: float) -> str:
     pairs = zip(_channels(colour), _channels(other), strict=True)
-    return "".join(f"{round(one + (two - one) * share):02x}" for one, two in pairs)
+    return "".join(f"{round(first + (second - first) * share):02x}" for first, second in pairs)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(colour: str, other: str) -> float:
     """Return the contrast of two colours, from 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(colour), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -94,23 +94,23 @@ class AlertOverview(msgspec.Struct, frozen=True):
 
 async def read_overview(connection: Connection, settings: Settings) -> AlertOverview:
     """Return everything but the history."""
-    chosen, now = settings.notifications, datetime.now(UTC)
+    notifications, now = settings.notifications, datetime.now(UTC)
     seen = await kept.read_last_run(connection)
     opened = await kept.list_open(connection)
     states = await kept.list_channels(connection)
     return AlertOverview(
         evaluated_at=seen.at if seen else None,
         evaluated_by=seen.host if seen else "",
-        firing=[one for one in opened if one.fired_at is not None],
-        pending=[one for one in opened if one.fired_at is None],
+        firing=[alert for alert in opened if alert.fired_at is not None],
+        pending=[alert for alert in opened if alert.fired_at is None],
         silences=await kept.list_silences(connection, ended_after=now - _JUST_ENDED),
         channels=[
             ChannelView(name, channel, states.get(name, ChannelState(name=name)))
-            for name, channel in chosen.channels.items()
+            for name, channel in notifications.channels.items()
         ],
         rules=[
-            RuleView(name, rule, seen.readings.get(name, []) if seen else [], chosen.channels_of(rule))
-            for name, rule in chosen.rules.items()
+            RuleView(name, rule, seen.readings.get(name, []) if seen else [], notifications.channels_of(rule))
+            for name, rule in notifications.rules.items()
             if rule.enabled
         ],
         now=now,
@@ -163,11 +163,11 @@ async def end_silence(work: UnitOfWork, reference: str) -> StoredSilence:
         identifier = ids.read(ids.SILENCE, reference)
     except ValueError as error:
         raise NotFound(str(error)) from None
-    ended = await kept.end_silence(work.connection, identifier, work.actor)
-    if ended is None:
+    silence = await kept.end_silence(work.connection, identifier, work.actor)
+    if silence is None:
         raise NotFound(f"unknown or ended silence {reference}")
     await record(work.connection, work.actor, "alert.unsilence", reference)
-    return ended
+    return silence
 
 
 async def note_test(work: UnitOfWork, channel: str) -> None:

@@ -80,15 +80,15 @@ async def read_series(database: Database, app: str, *, minutes: float, step_s: i
     by_step = {int(point.at.timestamp()) // step_s: point for point in points}
     last = int(datetime.now(UTC).timestamp()) // step_s
     steps = range(last - round(minutes * 60 / step_s) + 1, last + 1)
-    found = []
+    series = []
     for name, metric in sorted(APP_METRICS[app].items()):
         keys = sorted({key for point in points for key in point.series(name)})
         for key in keys[:_MAX_SERIES]:
             labels = dict(zip(metric.labels, key, strict=True))
             values = [_value(by_step[step], name, metric.kind, labels) if step in by_step else None for step in steps]
-            shown = ", ".join(f"{label}={text}" for label, text in labels.items())
-            found.append(AppSeries(metric=name, kind=metric.kind, help=metric.help, labels=shown, values=values))
-    return found
+            label_text = ", ".join(f"{label}={text}" for label, text in labels.items())
+            series.append(AppSeries(metric=name, kind=metric.kind, help=metric.help, labels=label_text, values=values))
+    return series
 
 
 def _value(point: MetricPoint, name: str, kind: MetricKind, labels: dict[str, str]) -> float | None:

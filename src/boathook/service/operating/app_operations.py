@@ -82,7 +82,7 @@ class AppOperations:
         """
         if after is not None:
             _read_delivery(after)
-        wanted = ListFilter(
+        filters = ListFilter(
             source=source,
             application=application,
             type=type,
@@ -93,7 +93,7 @@ class AppOperations:
             after=after,
             limit=limit,
         )
-        return await listings.list_deliveries(await self._dependencies.operations_database(), wanted)
+        return await listings.list_deliveries(await self._dependencies.operations_database(), filters)
 
     async def dead_letters(
         self,
@@ -110,10 +110,10 @@ class AppOperations:
         """Return dead letters, those of the newest events first. Raises InvalidValue: *after* is not a delivery id."""
         if after is not None:
             _read_delivery(after)
-        wanted = ListFilter(
+        filters = ListFilter(
             source=source, type=type, recipient=recipient, code=code, since=since, until=until, after=after, limit=limit
         )
-        return await listings.list_dead_letters(await self._dependencies.operations_database(), wanted)
+        return await listings.list_dead_letters(await self._dependencies.operations_database(), filters)
 
     async def delivery(self, id: str) -> dict[str, Any]:
         """Return a delivery with its attempts and the events that led to it. Raises NotFound, InvalidValue."""
@@ -138,11 +138,11 @@ class AppOperations:
         action = check_action(AuditContext(actor=self._actor, note=note))
         database = await self._dependencies.operations_database()
         pace = ReplaySchedule(await delivery_commands.read_clock(database))
-        done: list[Key] = []
+        replayed: list[Key] = []
         for keys in _batches(ids):
             selection = Selection(ListFilter(), keys)
-            done += await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=_BATCH)
-        return _show(done)
+            replayed += await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=_BATCH)
+        return _show(replayed)
 
     async def _replay_first(self, key: Key, note: str | None) -> bool:
         """Handle the first event of a dead letter's chain again; return whether that is possible."""
@@ -158,10 +158,12 @@ class AppOperations:
         """Mark dead letters as ignored; return the ids of those ignored. Raises InvalidValue, also without a note."""
         action = check_action(AuditContext(actor=self._actor, note=note), needs_note=True)
         database = await self._dependencies.operations_database()
-        done: list[Key] = []
+        ignored: list[Key] = []
         for keys in _batches(ids):
-            done += await delivery_commands.ignore_dead(database, Selection(ListFilter(), keys), action, limit=_BATCH)
-        return _show(done)
+            ignored += await delivery_commands.ignore_dead(
+                database, Selection(ListFilter(), keys), action, limit=_BATCH
+            )
+        return _show(ignored)
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
         """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return their number.
@@ -177,8 +179,8 @@ class AppOperations:
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
         """Create the application with this uid if it does not exist; return its id."""
         work = await self._work(tx)
-        found, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
-        return found.shown_id
+        stored_application, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
+        return stored_application.shown_id
 
     async def endpoints(self, tx: Transaction, application: str) -> list[EndpointView]:
         """Return an application's endpoints, oldest first; empty if the application does not exist."""
@@ -264,8 +266,8 @@ class AppOperations:
         window = open_window(
             datetime.now(UTC), cursor=cursor, after=since.replace(microsecond=since.microsecond // 1_000 * 1_000)
         )
-        wanted = messages.MessageFilter(types=list(types) or None)
-        page = await messages.list_page(work, owner, window, wanted, limit=limit)
+        message_filter = messages.MessageFilter(types=list(types) or None)
+        page = await messages.list_page(work, owner, window, message_filter, limit=limit)
         return [
             MessageView(
                 id=row.shown_id,
@@ -323,11 +325,11 @@ def _read_delivery(text: str) -> Key:
         raise InvalidValue(str(error), "id") from None
 
 
-def _read_event(given: UUID | str) -> UUID:
-    if isinstance(given, UUID):
-        return given
+def _read_event(event_id: UUID | str) -> UUID:
+    if isinstance(event_id, UUID):
+        return event_id
     try:
-        return ids.read_event(given)
+        return ids.read_event(event_id)
     except ValueError as error:
         raise InvalidValue(str(error), "event_id") from None
 

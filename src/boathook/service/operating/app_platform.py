@@ -57,13 +57,13 @@ class LazyResource(Generic[T]):
             task = self._opening = asyncio.create_task(self._open())
         return await asyncio.shield(task)
 
-    async def close(self, how: Callable[[T], Awaitable[None]]) -> None:
+    async def close(self, close_resource: Callable[[T], Awaitable[None]]) -> None:
         """Close the resource if it was opened; it can be opened again afterwards."""
         task, self._opening = self._opening, None
         if task is None:
             return
         with contextlib.suppress(DatabaseError, ConfigError):
-            await how(await task)
+            await close_resource(await task)
 
 
 class AppResources:

@@ -154,13 +154,13 @@ async def replay_events(
     search.check(query)
     if query.is_open:
         raise InvalidValue("choose a filter: this would replay every event", "q")
-    wanted, matching = search.base_filter(query), replace(search.to_filter(query), organization=organization)
-    request = _base(wanted) | {"rate": check_rate(rate), "note": check_note(note)}
+    filters, matching = search.base_filter(query), replace(search.to_filter(query), organization=organization)
+    request = _base(filters) | {"rate": check_rate(rate), "note": check_note(note)}
     if matching.is_scanned:
         request["matching"] = matching.selection()
     number, is_exact = await count_replayed(work.connection, query, organization)
     request["total"] = number if is_exact else 0
-    return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
+    return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(filters))
 
 
 async def count_replayed(
@@ -172,12 +172,12 @@ async def count_replayed(
         InvalidValue: a field of the query is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    found = await search.find_page(database, query, limit=MAX_PREVIEWED, organization=organization)
-    return len(found.events), found.place is None
+    preview = await search.find_page(database, query, limit=MAX_PREVIEWED, organization=organization)
+    return len(preview.events), preview.place is None
 
 
 async def route_events(
-    work: UnitOfWork, wanted: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
+    work: UnitOfWork, filters: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
 ) -> Task:
     """Route the events that match a filter to their current handlers, or to one handler; never twice.
 
@@ -186,24 +186,24 @@ async def route_events(
         InvalidValue, LimitReached: as `replay_group` does.
     """
     to = None if to is None else await check_handler(work.connection, to)
-    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
-    return await _start_job(work, TaskOperation.ROUTE_EVENTS, request, subject=_subject(wanted))
+    request = await _events(work, filters) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
+    return await _start_job(work, TaskOperation.ROUTE_EVENTS, request, subject=_subject(filters))
 
 
-async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
+async def _events(work: UnitOfWork, filters: ListFilter) -> dict[str, Any]:
     """Return a filter of events as a task's request, with the number of matching events."""
-    total = await delivery_commands.count_events(work.connection, wanted, limit=_MAX_COUNTED)
-    return _base(wanted) | {"total": total}
+    total = await delivery_commands.count_events(work.connection, filters, limit=_MAX_COUNTED)
+    return _base(filters) | {"total": total}
 
 
-def _base(wanted: ListFilter) -> dict[str, Any]:
-    chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
-    spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
-    return chosen | spans | {"is_unhandled": wanted.is_unhandled}
+def _base(filters: ListFilter) -> dict[str, Any]:
+    names = {"source": filters.source, "application": filters.application, "type": filters.type}
+    spans = {name: value and value.isoformat() for name, value in (("since", filters.since), ("until", filters.until))}
+    return names | spans | {"is_unhandled": filters.is_unhandled}
 
 
-def _subject(wanted: ListFilter) -> str:
-    return wanted.source or wanted.application or "events"
+def _subject(filters: ListFilter) -> str:
+    return filters.source or filters.application or "events"
 
 
 async def stop(work: UnitOfWork, reference: str) -> Task:
@@ -249,21 +249,23 @@ async def _read_results(work: UnitOfWork, task: Task) -> ReplayOutcomes | None:
     )
 
 
-def describe_outcomes(found: ReplayOutcomes) -> str:
+def describe_outcomes(outcomes: ReplayOutcomes) -> str:
     """Return what has become of replayed deliveries as one sentence, without a full stop."""
     cause = ""
-    if found.same_cause:
+    if outcomes.same_cause:
         cause = (
-            " with the same cause" if found.same_cause == found.dead else f" ({found.same_cause} with the same cause)"
+            " with the same cause"
+            if outcomes.same_cause == outcomes.dead
+            else f" ({outcomes.same_cause} with the same cause)"
         )
     others = (
-        (found.ignored, "ignored"),
-        (found.dead, f"failed again{cause}"),
-        (found.retrying, "failed and will be retried"),
-        (found.waiting, "not attempted yet"),
+        (outcomes.ignored, "ignored"),
+        (outcomes.dead, f"failed again{cause}"),
+        (outcomes.retrying, "failed and will be retried"),
+        (outcomes.waiting, "not attempted yet"),
     )
-    parts = [f"{found.succeeded} succeeded", *(f"{number} {words}" for number, words in others if number)]
-    return f"{found.number} replayed: {', '.join(parts)}"
+    parts = [f"{outcomes.succeeded} succeeded", *(f"{number} {words}" for number, words in others if number)]
+    return f"{outcomes.number} replayed: {', '.join(parts)}"
 
 
 def progress_of(task: Task) -> JobProgress:

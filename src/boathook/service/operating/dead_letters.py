@@ -86,8 +86,8 @@ def _end(code: str, attempts: int, error: str) -> str:
     last = "last " if attempts > 1 else ""
     words = " ".join(error.split())
     words = words if len(words) <= _MAX_LENGTH else f"{words[: _MAX_LENGTH - 1]}…"
-    if found := _STATUS.fullmatch(code):
-        return f"{last}with HTTP status {found[1]}"
+    if status_match := _STATUS.fullmatch(code):
+        return f"{last}with HTTP status {status_match[1]}"
     if code in _ENDS:
         return last + _ENDS[code]
     if not words:
@@ -107,8 +107,8 @@ def advise(recipient: str, code: str | None) -> str:
     code = code or ""
     if code in _ADVICE:
         return _ADVICE[code]
-    if found := _STATUS.fullmatch(code):
-        return _advise_on_status(int(found[1]))
+    if status_match := _STATUS.fullmatch(code):
+        return _advise_on_status(int(status_match[1]))
     if code in _UNREACHED:
         return "Check whether the receiver is up and reachable from here. Then replay one dead letter, then all."
     if recipient.startswith("endpoint:"):
@@ -186,13 +186,13 @@ async def list_groups(
         first: how many groups to skip.
         limit: maximum number of groups; 0 means all.
     """
-    found, is_cut = await store.list_groups(database, recipient=recipient, code=code, organization=organization)
-    chosen = found[first : first + limit] if limit else found[first:]
+    all_groups, is_cut = await store.list_groups(database, recipient=recipient, code=code, organization=organization)
+    page_groups = all_groups[first : first + limit] if limit else all_groups[first:]
     return GroupPage(
-        rows=await store.with_types(database, chosen, organization),
-        groups=len(found),
-        letters=sum(group.number for group in found),
-        escalated=sum(bool(escalation_reasons(group)) for group in found),
+        rows=await store.with_types(database, page_groups, organization),
+        groups=len(all_groups),
+        letters=sum(group.number for group in all_groups),
+        escalated=sum(bool(escalation_reasons(group)) for group in all_groups),
         is_cut=is_cut,
     )
 
@@ -215,14 +215,14 @@ async def list_letters(
     """
     position = None
     if after is not None:
-        found = await listings.list_deliveries_of(database, *after)
-        position = found[0] if found else None
+        earlier_rows = await listings.list_deliveries_of(database, *after)
+        position = earlier_rows[0] if earlier_rows else None
     return await store.list_dead_letters(database, group.key, after=position, limit=limit)
 
 
-async def search_own(work: UnitOfWork, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
+async def search_own(work: UnitOfWork, filters: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
     """Return the next matching dead letters of the organization, as `search` does."""
-    return await store.search_dead_letters(work.connection, wanted, before=before, organization=work.organization)
+    return await store.search_dead_letters(work.connection, filters, before=before, organization=work.organization)
 
 
 async def group_of(app_context: AppContext, key: Key) -> str | None:

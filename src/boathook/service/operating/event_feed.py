@@ -125,21 +125,21 @@ class EventFeed:
         """
         if not self._waiting:
             await self._find(self._in_progress or self._begin(now))
-        chosen = self._page()
-        events = await read_events(self._database, chosen) if chosen else []
-        for _ in chosen:
+        page_ids = self._page()
+        events = await read_events(self._database, page_ids) if page_ids else []
+        for _ in page_ids:
             self._waiting.popleft()
         return events, bool(self._waiting) or self._is_behind
 
     def _page(self) -> list[UUID]:
-        chosen: list[UUID] = []
+        page_ids: list[UUID] = []
         size = 0
         for ref in islice(self._waiting, _PAGE):
             size += ref.size
-            if chosen and size > _PAGE_BYTES:
+            if page_ids and size > _PAGE_BYTES:
                 break
-            chosen.append(ref.id)
-        return chosen
+            page_ids.append(ref.id)
+        return page_ids
 
     def _begin(self, now: datetime) -> _Scan:
         """Start a scan of the next range in the past or, if caught up, up to now."""
@@ -153,12 +153,12 @@ class EventFeed:
 
     async def _find(self, scan: _Scan) -> None:
         """Find events that were not found before."""
-        found = await find_ids(self._database, self._filter, scan.first, scan.until, limit=_MAX_IDS)
-        new_refs = [ref for ref in found if ref.id not in self._seen]
+        refs = await find_ids(self._database, self._filter, scan.first, scan.until, limit=_MAX_IDS)
+        new_refs = [ref for ref in refs if ref.id not in self._seen]
         self._waiting.extend(new_refs)
         self._seen.update(ref.id for ref in new_refs)
-        is_whole = len(found) < _MAX_IDS
-        self._in_progress = None if is_whole else replace(scan, first=UUID(int=found[-1].id.int + 1))
+        is_whole = len(refs) < _MAX_IDS
+        self._in_progress = None if is_whole else replace(scan, first=UUID(int=refs[-1].id.int + 1))
         self._is_behind = not is_whole or scan.until is not None
         if is_whole:
             self._end(scan)
@@ -172,7 +172,7 @@ class EventFeed:
         # Use the start of the scan: an event committed since may have an id in the range it had already passed.
         self._since = scan.until or max(self._since, scan.began - OVERLAP)
         first = ids.first_of(self._since)
-        self._seen = {known for known in self._seen if known >= first}
+        self._seen = {event_id for event_id in self._seen if event_id >= first}
 
 
 class ListenerSlots:
@@ -205,8 +205,8 @@ def feed_start(now: datetime, since: datetime | None, after: UUID | None) -> dat
         starts.append(min(now, ids.created_at(after)) - RESUME_OVERLAP)
     start = max(starts)
     if start < now - MAX_LOOKBACK - RESUME_OVERLAP:
-        where = "since" if since is not None else "after"
-        raise InvalidValue(f"at most {MAX_LOOKBACK // timedelta(hours=1)} hours back; begin later", where)
+        field = "since" if since is not None else "after"
+        raise InvalidValue(f"at most {MAX_LOOKBACK // timedelta(hours=1)} hours back; begin later", field)
     return start
 
 
@@ -248,5 +248,5 @@ def _scheme(settings: Settings, event: Event) -> tuple[str | None, dict[str, Any
         recipe = find_recipe(source.provider)
     except ConfigError:
         return None, {}
-    shown = {setting.name for setting in recipe.settings if not setting.is_secret} | {"scheme"}
-    return recipe.name, {name: value for name, value in source.options.items() if name in shown}
+    public_names = {setting.name for setting in recipe.settings if not setting.is_secret} | {"scheme"}
+    return recipe.name, {name: value for name, value in source.options.items() if name in public_names}

@@ -92,8 +92,8 @@ class DeliveryDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_event(database: Database, event_id: UUID) -> EventDetail:
     """Return one event. Raises NotFound."""
-    row, stored = await listings.get_event(database, event_id)
-    return EventDetail(row=row, stored=stored, deliveries=await listings.list_deliveries_of(database, event_id))
+    row, request = await listings.get_event(database, event_id)
+    return EventDetail(row=row, stored=request, deliveries=await listings.list_deliveries_of(database, event_id))
 
 
 async def read_request(
@@ -108,10 +108,10 @@ async def read_request(
 async def cut_item(body: bytes, path: str) -> bytes:
     """Return the bytes at a dotted path of a JSON body. Raises NotFound."""
     # Parsing may take long; keep it off the event loop.
-    found = body if path.count(".") > _MAX_ITEM_DEPTH else await asyncio.to_thread(JsonSlicer(body).cut, path)
-    if found is body:
+    item = body if path.count(".") > _MAX_ITEM_DEPTH else await asyncio.to_thread(JsonSlicer(body).cut, path)
+    if item is body:
         raise NotFound(f"unknown item {path[:100]}")
-    return found
+    return item
 
 
 async def find_endpoint_url(database: Database, deliveries: Sequence[DeliveryRow]) -> str | None:
@@ -122,7 +122,7 @@ async def find_endpoint_url(database: Database, deliveries: Sequence[DeliveryRow
     return None if recipient is None else await event_history.find_url(database, recipient)
 
 
-def find_trace(settings: Settings, event: EventRow, stored: StoredRequest) -> tuple[str, str]:
+def find_trace(settings: Settings, event: EventRow, request: StoredRequest) -> tuple[str, str]:
     """Return an event's trace id and the URL of its trace, as `tracing.link` says.
 
     Both are empty if nothing is traced, and the URL if none is configured.
@@ -131,7 +131,7 @@ def find_trace(settings: Settings, event: EventRow, stored: StoredRequest) -> tu
     if not (options.is_on or options.link):
         return "", ""
     continues = event.source is None or options.incoming != "ignore"
-    headers = {name.lower(): text for name, text in stored.headers.items()}
+    headers = {name.lower(): text for name, text in request.headers.items()}
     trace_id = trace_id_of(ids.read_event(event.id), headers.get(HEADER), continues=continues)
     return trace_id, options.link.replace("{trace_id}", trace_id)
 
@@ -140,7 +140,7 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
     """Return one delivery, its state and its attempts as of one moment. Raises NotFound."""
     async with database.snapshot() as snapshot:
         row = await listings.get_delivery(snapshot, *key)
-        event, stored = await listings.get_event(snapshot, key[0])
+        event, request = await listings.get_event(snapshot, key[0])
         chain, first = await _read_chain(snapshot, key[0])
         (row,) = await listings.with_first_events(snapshot, [row])
         return DeliveryDetail(
@@ -148,7 +148,7 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
             chain=chain,
             first=first,
             event=event,
-            stored=stored,
+            stored=request,
             attempts=await event_history.list_attempts(snapshot, *key),
             side_effects=await listings.list_side_effects(snapshot, key[0], row.recipient, row.item_path),
             audit=await listings.list_audit(snapshot, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
@@ -156,18 +156,18 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
 
 
 async def scan_deliveries(
-    work: UnitOfWork, wanted: ListFilter, *, event_id: UUID | None = None, is_upward: bool = False
+    work: UnitOfWork, filters: ListFilter, *, event_id: UUID | None = None, is_upward: bool = False
 ) -> DeliveryPage:
     """Return the next deliveries of the organization within a time limit, those of the newest events first.
 
     Args:
         work: the unit of work.
-        wanted: the filter.
+        filters: the filter.
         event_id: only deliveries of this event.
         is_upward: return those of the oldest events first.
     """
     return await listings.scan_deliveries(
-        work.connection, wanted, organization=work.organization, event_id=event_id, is_upward=is_upward
+        work.connection, filters, organization=work.organization, event_id=event_id, is_upward=is_upward
     )
 
 
@@ -195,8 +195,8 @@ async def search_audit(
         limit: the maximum number of rows.
     """
     if subject is None:
-        wanted = AuditFilter(actor=actor, action=action, since=since, until=until)
-        return await audit.search(database, wanted, before=before, limit=limit)
+        audit_filter = AuditFilter(actor=actor, action=action, since=since, until=until)
+        return await audit.search(database, audit_filter, before=before, limit=limit)
     # A subject has few rows, which are found by index.
     window = ListFilter(since=since, until=until, after=None if before is None else str(before.id), limit=limit)
     rows = await listings.list_audit(database, window, subject=subject, action=action)
@@ -204,9 +204,9 @@ async def search_audit(
     return AuditPage([row for row in rows if actor in {None, row.actor}], last, is_full=last is not None)
 
 
-async def page_conflicts(work: UnitOfWork, wanted: ListFilter, *, is_upward: bool = False) -> list[ConflictRow]:
+async def page_conflicts(work: UnitOfWork, filters: ListFilter, *, is_upward: bool = False) -> list[ConflictRow]:
     """Return conflicts with events of the organization, newest first unless *is_upward*."""
-    return await listings.list_conflicts(work.connection, wanted, organization=work.organization, is_upward=is_upward)
+    return await listings.list_conflicts(work.connection, filters, organization=work.organization, is_upward=is_upward)
 
 
 class OwnEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,10 +223,10 @@ async def read_event(work: UnitOfWork, event_id: UUID) -> OwnEvent:
     """Return an event of the organization, as of one moment. Raises NotFound."""
     async with work.snapshot():
         await check_event(work, event_id)
-        _, stored = await listings.get_event(work.connection, event_id)
-        (found,) = await event_search.read_events(work.connection, [event_id])
+        _, request = await listings.get_event(work.connection, event_id)
+        (event,) = await event_search.read_events(work.connection, [event_id])
         first = await scan_deliveries(work, ListFilter(limit=MAX_EMBEDDED), event_id=event_id, is_upward=True)
-        return OwnEvent(found=found, stored=stored, deliveries=first.rows)
+        return OwnEvent(found=event, stored=request, deliveries=first.rows)
 
 
 async def record_reveal(work: UnitOfWork, event_id: UUID) -> None:
@@ -279,11 +279,11 @@ class OwnDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 async def read_dead_letter(work: UnitOfWork, key: Key) -> OwnDeadLetter:
     """Return a dead letter of the organization, as of one moment. Raises NotFound, also once it is none any more."""
     async with work.snapshot():
-        found = await find_delivery(work, key)
-        if found.state != State.DEAD:
-            raise NotFound(f"{found.id} is {found.state}, not a dead letter")
+        delivery = await find_delivery(work, key)
+        if delivery.state != State.DEAD:
+            raise NotFound(f"{delivery.id} is {delivery.state}, not a dead letter")
         chain, first = await _read_chain(work.connection, key[0])
-        (row,) = await listings.with_first_events(work.connection, [found])
+        (row,) = await listings.with_first_events(work.connection, [delivery])
         attempts = await listings.list_attempts(work.connection, *key)
         return OwnDeadLetter(row=row, attempts=attempts, chain=chain, first=first)
 

@@ -289,26 +289,31 @@ def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
     """Return the attempts and pending deliveries of each recipient, those in trouble first."""
     backlogs = combine_hosts(sample.snapshot for sample in samples).backlogs
     rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
-    found = []
+    activities = []
     for recipient in {*rates, *backlogs}:
         succeeded, ignored, failed = rates.get(recipient, (0.0, 0.0, 0.0))
-        found.append(
+        activities.append(
             RecipientActivity(recipient, succeeded + ignored, failed, backlogs.get(recipient, BacklogCounts()))
         )
     return sorted(
-        found, key=lambda one: (-one.backlog.pending - one.backlog.dead, -one.succeeded - one.failed, one.recipient)
+        activities,
+        key=lambda activity: (
+            -activity.backlog.pending - activity.backlog.dead,
+            -activity.succeeded - activity.failed,
+            activity.recipient,
+        ),
     )
 
 
 def _rates(samples: Sequence[HostSample], table: str, fields: Sequence[str]) -> dict[str, list[float]]:
     """Return the rates per second over all hosts, by the names in a table of the snapshots."""
-    found: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     for sample in samples:
         for name, counts in getattr(sample.snapshot, table).items() if sample.snapshot.span_s > 0 else ():
-            sums = found.setdefault(name, [0.0] * len(fields))
+            sums = rates.setdefault(name, [0.0] * len(fields))
             for index, column in enumerate(fields):
                 sums[index] += getattr(counts, column) / sample.snapshot.span_s
-    return {name: [round(rate, 3) for rate in sums] for name, sums in found.items()}
+    return {name: [round(rate, 3) for rate in sums] for name, sums in rates.items()}
 
 
 def recipient_title(recipient: str) -> str:

@@ -74,16 +74,16 @@ async def find_objects(work: UnitOfWork, words: str, may: Callable[[Permission],
 
 def choose_names(names: Iterable[str], words: str) -> Sequence[str]:
     """Return the first names that contain a text in any letter case; those that begin with it come first."""
-    wanted = words.casefold()
-    found = sorted((not name.casefold().startswith(wanted), name) for name in names if wanted in name.casefold())
-    return [name for _, name in found[:MAX_PER_KIND]]
+    folded = words.casefold()
+    ranked = sorted((not name.casefold().startswith(folded), name) for name in names if folded in name.casefold())
+    return [name for _, name in ranked[:MAX_PER_KIND]]
 
 
 async def _find_direct(work: UnitOfWork, words: str, may: Callable[[Permission], bool]) -> DirectMatch:
     app_context = work.app_context
     question = SearchQuery(words=words)
-    found = await search.find_named(app_context.database, question, app_context.settings.sources)
-    if found is None:
+    direct = await search.find_named(app_context.database, question, app_context.settings.sources)
+    if direct is None:
         return _NO_MATCH
     hidden = {
         prefix
@@ -93,28 +93,28 @@ async def _find_direct(work: UnitOfWork, words: str, may: Callable[[Permission],
         )
         if not may(permission)
     }
-    named = [one for one in found.named if one.id.partition("_")[0] not in hidden]
-    return DirectMatch(named=named[:MAX_PER_KIND], events=found.events)
+    visible = [id_match for id_match in direct.named if id_match.id.partition("_")[0] not in hidden]
+    return DirectMatch(named=visible[:MAX_PER_KIND], events=direct.events)
 
 
 async def _find_applications(work: UnitOfWork, words: str) -> Sequence[ApplicationMatch]:
-    found = [one.application for one in await applications.search(work, words, after=None, limit=MAX_PER_KIND)]
+    matching = [row.application for row in await applications.search(work, words, after=None, limit=MAX_PER_KIND)]
     if words.startswith(f"{ids.APPLICATION}_"):
         try:
-            found = [await applications.get(work, words)]
+            matching = [await applications.get(work, words)]
         except NotFound:
-            found = []
-    return [ApplicationMatch(one.shown_id, one.name, one.uid) for one in found]
+            matching = []
+    return [ApplicationMatch(application.shown_id, application.name, application.uid) for application in matching]
 
 
 async def _find_endpoints(work: UnitOfWork, words: str) -> Sequence[EndpointMatch]:
     if words.startswith(f"{ids.ENDPOINT}_"):
         try:
             application = await applications.get(work, await endpoints.find_owner(work, words))
-            found = await endpoints.get(work, application, words)
+            endpoint = await endpoints.get(work, application, words)
         except NotFound:
             return []
-        return [EndpointMatch(found.shown_id, found.url, application.shown_id, application.name)]
+        return [EndpointMatch(endpoint.shown_id, endpoint.url, application.shown_id, application.name)]
     rows = await endpoint_stats.search_endpoints(work.connection, work.organization, words, limit=MAX_PER_KIND)
     return [
         EndpointMatch(

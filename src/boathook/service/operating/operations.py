@@ -114,18 +114,18 @@ async def follow_replay(
     """
     until = await delivery_commands.read_clock(database)
     while True:
-        found = await delivery_commands.read_outcomes(
+        outcomes = await delivery_commands.read_outcomes(
             database, action, delivery_commands.REPLAY_DEAD, since=since, until=until, group=group
         )
-        yield found
-        if not found.is_open:
+        yield outcomes
+        if not outcomes.is_open:
             return
         await asyncio.sleep(_FOLLOW_INTERVAL_S)
 
 
 async def replay_events(
     database: Database,
-    chosen: ListFilter | Sequence[UUID],
+    filters: ListFilter | Sequence[UUID],
     action: AuditContext,
     *,
     rate: float | None = None,
@@ -136,7 +136,7 @@ async def replay_events(
 
     Args:
         database: the database.
-        chosen: the events, or a filter, which selects only events accepted before this call. Of a batch whose own type
+        filters: the events, or a filter, which selects only events accepted before this call. Of a batch whose own type
             does not match, only the matching items are delivered again.
         action: the actor and note for the audit.
         rate: maximum number of deliveries that become due per second.
@@ -146,9 +146,9 @@ async def replay_events(
     """
     action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
-    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    wanted_type = filters.type if isinstance(filters, ListFilter) else None
     total = ReplayResult()
-    async for batch in _event_batches(database, chosen, start):
+    async for batch in _event_batches(database, filters, start):
         pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added + total.revived)
         part = await delivery_commands.replay_events(
             database, batch, action, pace=pace, type=wanted_type, is_once=is_once
@@ -175,7 +175,7 @@ async def replay_event(work: UnitOfWork, event_id: UUID, *, note: str = "") -> R
 
 async def route_events(
     database: Database,
-    chosen: ListFilter | Sequence[UUID],
+    filters: ListFilter | Sequence[UUID],
     action: AuditContext,
     *,
     to: str | None = None,
@@ -189,7 +189,7 @@ async def route_events(
 
     Args:
         database: the database.
-        chosen: the events, or a filter, which selects only events accepted before this call.
+        filters: the events, or a filter, which selects only events accepted before this call.
         action: the actor and note for the audit.
         to: the name of the only handler to deliver to; None selects all that match.
         rate: maximum number of deliveries that become due per second.
@@ -203,9 +203,9 @@ async def route_events(
     action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
     to = None if to is None else await routing.check_handler(database, to)
-    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    wanted_type = filters.type if isinstance(filters, ListFilter) else None
     total = RerouteResult()
-    async for batch in _event_batches(database, chosen, start):
+    async for batch in _event_batches(database, filters, start):
         pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added)
         total += await routing.reroute_events(
             database, batch, action, pace=pace, to=to, type=wanted_type, is_dry_run=is_dry_run
@@ -216,15 +216,15 @@ async def route_events(
 
 
 async def _event_batches(
-    database: Database, chosen: ListFilter | Sequence[UUID], start: datetime
+    database: Database, filters: ListFilter | Sequence[UUID], start: datetime
 ) -> AsyncIterator[Sequence[UUID]]:
-    if not isinstance(chosen, ListFilter):
-        for event_id in chosen:
+    if not isinstance(filters, ListFilter):
+        for event_id in filters:
             await listings.get_event(database, event_id)
-        for first in range(0, len(chosen), BATCH):
-            yield chosen[first : first + BATCH]
+        for first in range(0, len(filters), BATCH):
+            yield filters[first : first + BATCH]
         return
-    bounded = replace(chosen, until=min(start, chosen.until or start))
+    bounded = replace(filters, until=min(start, filters.until or start))
     after = None
     while batch := await delivery_commands.page_events(database, bounded, after=after, limit=BATCH):
         yield batch

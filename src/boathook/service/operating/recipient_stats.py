@@ -148,7 +148,7 @@ class SourceStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_handlers(
-    app_context: AppContext, wanted: StatsRange, now: datetime, only: str | None = None
+    app_context: AppContext, stats_range: StatsRange, now: datetime, only: str | None = None
 ) -> Sequence[HandlerSummary]:
     """Return the registered handlers and those with unfinished deliveries, ordered by name; or *only* one recipient.
 
@@ -160,13 +160,17 @@ async def list_handlers(
         routes.setdefault(route.recipient, []).append(route)
     hosts = await read_host_samples(database)
     latest = combine_hosts(host.snapshot for host in hosts)
-    activity = {one.recipient: one for one in list_activity(hosts)}
-    unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
+    activity = {activity.recipient: activity for activity in list_activity(hosts)}
+    unfinished = (
+        name
+        for name, recipient_activity in activity.items()
+        if recipient_activity.backlog.pending or recipient_activity.backlog.dead
+    )
     recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
     samples = await read_series_since(
         database,
-        now - wanted.span,
-        int(wanted.width.total_seconds()),
+        now - stats_range.span,
+        int(stats_range.width.total_seconds()),
         (_ATTEMPTS, _NEWEST_ATTEMPT, _HANDLER_SECONDS),
         only and {only},
     )
@@ -178,7 +182,7 @@ async def list_handlers(
             name=_name(recipient),
             routes=routes.get(recipient, ()),
             health=_judge_recipient(recipient, samples, latest, threshold, is_registered=recipient in routes),
-            attempts=_measure(recipient, samples, counts, wanted, now),
+            attempts=_measure(recipient, samples, counts, stats_range, now),
             activity=activity.get(recipient, RecipientActivity(recipient, 0, 0, BacklogCounts())),
             breakers=breakers.get(recipient, {}),
         )
@@ -187,7 +191,7 @@ async def list_handlers(
 
 
 async def read_recipient_health(
-    database: Database, settings: Settings, wanted: StatsRange, now: datetime
+    database: Database, settings: Settings, stats_range: StatsRange, now: datetime
 ) -> Mapping[str, Health]:
     """Return the health of each recipient with attempts in the range, and of the registered handlers.
 
@@ -196,7 +200,7 @@ async def read_recipient_health(
     registered = {route.recipient for route in (await read_routes(database)).routes}
     latest = combine_hosts(sample.snapshot for sample in await read_host_samples(database))
     metrics = (_ATTEMPTS, _ENDPOINT_REQUESTS, _NEWEST_ATTEMPT)
-    samples = await read_series_since(database, now - wanted.span, int(wanted.width.total_seconds()), metrics)
+    samples = await read_series_since(database, now - stats_range.span, int(stats_range.width.total_seconds()), metrics)
     recipients = {*registered, *latest.backlogs}.union(*(sample.snapshot.recipients for sample in samples))
     return {
         recipient: _judge_recipient(
@@ -232,7 +236,7 @@ def _read_results(
     """Return the results of a recipient or source; *counts* are those that succeeded and failed in each sample."""
     gauges = [sample.snapshot.gauges.get(newest_metric, {}) for sample in samples if name != OTHERS]
     newest = {
-        outcome: max((found.get((name, outcome), 0.0) for found in gauges), default=0.0)
+        outcome: max((gauge.get((name, outcome), 0.0) for gauge in gauges), default=0.0)
         for outcome in ("succeeded", "failed")
     }
     if any(newest.values()):
@@ -244,18 +248,18 @@ def _read_results(
     )
 
 
-async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> HandlerStats:
+async def read_handler(app_context: AppContext, name: str, stats_range: StatsRange, now: datetime) -> HandlerStats:
     """Return one handler.
 
     Raises:
         NotFound: no handler with this name is registered or has deliveries.
         DatabaseError: PostgreSQL is unavailable.
     """
-    found = await list_handlers(app_context, wanted, now, HANDLER + name)
+    handler_summaries = await list_handlers(app_context, stats_range, now, HANDLER + name)
     async with app_context.reading() as connection:
         backlog = await summaries.count_backlog(connection, HANDLER + name)
         failures = await summaries.list_failures(connection, HANDLER + name, limit=_MAX_FAILURES)
-    (summary,) = found
+    (summary,) = handler_summaries
     if not (summary.routes or summary.attempts.total or backlog.pending or backlog.dead):
         raise NotFound(f"unknown handler {name}")
     return HandlerStats(summary=summary, backlog=backlog, failures=failures)
@@ -273,10 +277,10 @@ def _name(recipient: str) -> str:
 
 def read_breakers(latest: MetricSnapshot) -> Mapping[str, Mapping[str, bool]]:
     """Return the dependencies of each recipient with a circuit breaker, with whether it is open."""
-    found: dict[str, dict[str, bool]] = {}
+    breakers: dict[str, dict[str, bool]] = {}
     for (recipient, dependency), is_open in latest.gauges.get(_HANDLER_BREAKERS, {}).items():
-        found.setdefault(recipient, {})[dependency] = is_open > 0
-    return found
+        breakers.setdefault(recipient, {})[dependency] = is_open > 0
+    return breakers
 
 
 def read_pause(latest: MetricSnapshot, recipient: str) -> datetime | None:
@@ -290,16 +294,16 @@ def _measure(
     recipient: str,
     samples: Sequence[Sample],
     counts: Sequence[tuple[datetime, Mapping[str, RecipientCounts]]],
-    wanted: StatsRange,
+    stats_range: StatsRange,
     now: datetime,
 ) -> AttemptStats:
     """Return a handler's attempts; *counts* are those of all recipients in each of the samples."""
     none = RecipientCounts()
     by_step = {at: recipients.get(recipient, none) for at, recipients in counts}
     buckets = tuple(
-        TimeBucket(start=at, succeeded=int(one.succeeded + one.ignored), failed=int(one.failed))
-        for at in bucket_starts(now, wanted.span, wanted.width)
-        for one in (by_step.get(at, none),)
+        TimeBucket(start=at, succeeded=int(step_counts.succeeded + step_counts.ignored), failed=int(step_counts.failed))
+        for at in bucket_starts(now, stats_range.span, stats_range.width)
+        for step_counts in (by_step.get(at, none),)
     )
     histograms = (sample.snapshot.histograms.get(_HANDLER_SECONDS, {}).get((recipient,)) for sample in samples)
     observed = [histogram for histogram in histograms if histogram is not None]
@@ -317,15 +321,15 @@ def _measure(
     )
 
 
-async def read_endpoint(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange, now: datetime) -> EndpointStats:
+async def read_endpoint(work: UnitOfWork, endpoint: Endpoint, stats_range: StatsRange, now: datetime) -> EndpointStats:
     """Return the statistics of an endpoint in a range."""
     connection, recipient = work.connection, endpoint.recipient
     disabled_by = None
     if endpoint.is_disabled:
         disabled_by = await endpoint_stats.find_disabled_by(connection, endpoint.shown_id)
-    measured = await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width)
+    measured = await endpoint_stats.measure_attempts(connection, endpoint.id, now, stats_range.span, stats_range.width)
     return EndpointStats(
-        status=(await read_endpoint_statuses(work, [endpoint], wanted, now))[endpoint.id],
+        status=(await read_endpoint_statuses(work, [endpoint], stats_range, now))[endpoint.id],
         disabled_by=disabled_by,
         secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
         backlog=await summaries.count_backlog(connection, recipient),
@@ -337,31 +341,33 @@ async def read_endpoint(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange
 async def read_endpoint_statuses(
     work: UnitOfWork,
     endpoints: Sequence[Endpoint | UnhealthyEndpoint],
-    wanted: StatsRange | None = None,
+    stats_range: StatsRange | None = None,
     now: datetime | None = None,
 ) -> Mapping[UUID, EndpointStatus]:
     """Return the health of each of these endpoints in the range before *now*, by id."""
-    now, wanted = now or datetime.now(UTC), wanted or STATS_RANGES[DEFAULT_RANGE]
+    now, stats_range = now or datetime.now(UTC), stats_range or STATS_RANGES[DEFAULT_RANGE]
     keys = [endpoint.id for endpoint in endpoints]
     failures = await endpoint_stats.list_health(work.connection, keys)
-    results = await endpoint_stats.read_results(work.connection, keys, now - wanted.span)
+    results = await endpoint_stats.read_results(work.connection, keys, now - stats_range.span)
     threshold = work.app_context.settings.notifications.error_share
     return {
         endpoint.id: EndpointStatus(
-            _judge_endpoint(endpoint.is_disabled, known, results[endpoint.id], threshold), known
+            _judge_endpoint(endpoint.is_disabled, endpoint_health, results[endpoint.id], threshold), endpoint_health
         )
         for endpoint in endpoints
-        for known in (failures.get(endpoint.id, EndpointHealth()),)
+        for endpoint_health in (failures.get(endpoint.id, EndpointHealth()),)
     }
 
 
-def _judge_endpoint(is_disabled: bool, known: EndpointHealth, results: AttemptResults, threshold: float) -> Health:
+def _judge_endpoint(
+    is_disabled: bool, endpoint_health: EndpointHealth, results: AttemptResults, threshold: float
+) -> Health:
     return judge_health(
         results,
         threshold,
         is_disabled=is_disabled,
-        is_paused=known.open_until is not None,
-        paused_until=known.open_until,
+        is_paused=endpoint_health.open_until is not None,
+        paused_until=endpoint_health.open_until,
     )
 
 
@@ -375,14 +381,14 @@ async def list_unhealthy_endpoints(
     return [(row, statuses[row.id]) for row in rows if statuses[row.id].health.state in troubled]
 
 
-async def read_source(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> SourceStats:
+async def read_source(app_context: AppContext, name: str, stats_range: StatsRange, now: datetime) -> SourceStats:
     """Return the requests at a source and how fast they were acknowledged. Raises DatabaseError."""
     metrics = (
         _ACK_SECONDS, "boathook_events_accepted_total", "boathook_duplicates_total", "boathook_rejections_total",
         _REQUESTS, _NEWEST_REQUEST,
     )  # fmt: skip
-    step_s = int(wanted.width.total_seconds())
-    samples = await read_series_since(app_context.database, now - wanted.span, step_s, metrics, {name})
+    step_s = int(stats_range.width.total_seconds())
+    samples = await read_series_since(app_context.database, now - stats_range.span, step_s, metrics, {name})
     whole = concatenate(sample.snapshot for sample in samples)
     p50, p95, p99 = _quantiles_s(_ACK_SECONDS, whole.histogram(_ACK_SECONDS))
     return SourceStats(
@@ -395,11 +401,11 @@ async def read_source(app_context: AppContext, name: str, wanted: StatsRange, no
 
 
 async def read_source_health(
-    database: Database | Connection, settings: Settings, wanted: StatsRange, now: datetime
+    database: Database | Connection, settings: Settings, stats_range: StatsRange, now: datetime
 ) -> Mapping[str, Health]:
     """Return the health of each configured source, and of others with requests in the range. Raises DatabaseError."""
     samples = await read_series_since(
-        database, now - wanted.span, int(wanted.width.total_seconds()), (_REQUESTS, _NEWEST_REQUEST)
+        database, now - stats_range.span, int(stats_range.width.total_seconds()), (_REQUESTS, _NEWEST_REQUEST)
     )
     names = set(settings.sources).union(*(sample.snapshot.sources for sample in samples))
     return {name: _judge_source(name, samples, settings) for name in names}
@@ -407,8 +413,8 @@ async def read_source_health(
 
 def _judge_source(name: str, samples: Sequence[Sample], settings: Settings) -> Health:
     counts = [
-        (sum(n for status, n in found if status < "4"), sum(n for status, n in found if status >= "4"))
-        for found in (
+        (sum(n for status, n in status_counts if status < "4"), sum(n for status, n in status_counts if status >= "4"))
+        for status_counts in (
             [(status, n) for (source, status), n in of.snapshot.counters.get(_REQUESTS, {}).items() if source == name]
             for of in samples
         )
@@ -417,11 +423,11 @@ def _judge_source(name: str, samples: Sequence[Sample], settings: Settings) -> H
     return judge_health(results, settings.notifications.error_share, is_registered=name in settings.sources)
 
 
-def _quantiles_s(metric: str, found: Buckets | None) -> tuple[float | None, float | None, float | None]:
-    if found is None:
+def _quantiles_s(metric: str, buckets: Buckets | None) -> tuple[float | None, float | None, float | None]:
+    if buckets is None:
         return None, None, None
     bounds = METRICS[metric].bounds
-    return found.quantile(bounds, 0.5), found.quantile(bounds, 0.95), found.quantile(bounds, 0.99)
+    return buckets.quantile(bounds, 0.5), buckets.quantile(bounds, 0.95), buckets.quantile(bounds, 0.99)
 
 
 def _to_ms(seconds: float | None) -> float | None:

@@ -145,8 +145,8 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
     check(question)
-    if question.below is None and question.words and (found := await find_named(database, question, sources)):
-        return found
+    if question.below is None and question.words and (direct := await find_named(database, question, sources)):
+        return direct
     return await event_search.search(database, to_filter(question))
 
 
@@ -162,8 +162,8 @@ async def find_page(
         organization: only events that belong to this organization; None: of all.
     """
     check(question)
-    wanted = replace(to_filter(question), organization=organization)
-    return await event_search.search(database, wanted, limit=limit)
+    event_filter = replace(to_filter(question), organization=organization)
+    return await event_search.search(database, event_filter, limit=limit)
 
 
 async def find_own(work: UnitOfWork, question: SearchQuery, *, limit: int) -> SearchPage:
@@ -179,18 +179,18 @@ async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
     while True:
-        found = await find_page(database, question, limit=limit)
-        yield found
-        if found.place is None:
+        scan_page = await find_page(database, question, limit=limit)
+        yield scan_page
+        if scan_page.place is None:
             return
-        question = replace(question, below=found.place)
+        question = replace(question, below=scan_page.place)
 
 
 async def list_events(database: Database, question: SearchQuery, *, limit: int) -> list[EventRow]:
     """Return the newest matching events, however long the search takes. Raises as `scan_pages` does."""
     rows: list[EventRow] = []
-    async for found in scan_pages(database, question, limit=limit):
-        rows += [event.event for event in found.events]
+    async for scan_page in scan_pages(database, question, limit=limit):
+        rows += [event.event for event in scan_page.events]
         if len(rows) >= limit:
             break
     return rows[:limit]
@@ -228,28 +228,32 @@ def read_id(text: str) -> IdMatch | None:
 
 async def find_named(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | None:
     """Return the objects that have the words of a query as their id or key; None if there are none."""
-    if (named := read_id(question.words)) is not None:
-        event_id = _event_of(named.id)
+    if (id_match := read_id(question.words)) is not None:
+        event_id = _event_of(id_match.id)
         return DirectMatch(
-            named=[named], events=await event_search.read_events(database, [event_id] if event_id else [])
+            named=[id_match], events=await event_search.read_events(database, [event_id] if event_id else [])
         )
-    known = await _find_known(database, question, sources)
-    if not known:
+    key_matches = await _find_known(database, question, sources)
+    if not key_matches:
         return None
-    named_events = [IdMatch(id=ids.show(ids.EVENT, one.event_id), item_path=one.item_path) for one in known]
-    events = await event_search.read_events(database, [one.event_id for one in known])
+    named_events = [
+        IdMatch(id=ids.show(ids.EVENT, key_match.event_id), item_path=key_match.item_path) for key_match in key_matches
+    ]
+    events = await event_search.read_events(database, [key_match.event_id for key_match in key_matches])
     return DirectMatch(named=named_events, events=events) if events else None
 
 
 async def _find_known(database: Database, question: SearchQuery, sources: Iterable[str]) -> list[DedupKeyMatch]:
-    known: dict[DedupKeyMatch, None] = {}
+    matches: dict[DedupKeyMatch, None] = {}
     if not question.application:
         names = [question.source] if question.source else list(sources)
         keys = [key for source in names for name in _key_variants(question.words) for key in dedup_hashes(source, name)]
-        known |= dict.fromkeys(await event_search.find_keys(database, keys))
+        matches |= dict.fromkeys(await event_search.find_keys(database, keys))
     if not question.source:
-        known |= dict.fromkeys(await event_search.find_messages(database, question.words, question.application or None))
-    return list(known)[:_MAX_KNOWN]
+        matches |= dict.fromkeys(
+            await event_search.find_messages(database, question.words, question.application or None)
+        )
+    return list(matches)[:_MAX_KNOWN]
 
 
 def _key_variants(key: str) -> list[str]:
@@ -270,8 +274,8 @@ def check(question: SearchQuery) -> None:
     for name, text in texts.items():
         if len(text) > MAX_TEXT_LENGTH:
             raise InvalidValue(f"use at most {MAX_TEXT_LENGTH} characters", name)
-    named = texts | {"source": question.source, "application": question.application, "type": question.type}
-    for name, text in named.items():
+    named_texts = texts | {"source": question.source, "application": question.application, "type": question.type}
+    for name, text in named_texts.items():
         if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
             raise InvalidValue("it contains an invalid character", name)
     if question.where and parse_condition(question.where) is None:
@@ -328,7 +332,7 @@ def _content(question: SearchQuery) -> ContentFilter:
         text=question.text or None,
         words=words or None,
         word_keys=tuple(_key_variants(words)) if words else (),
-        conditions=tuple(one for one in (stated, required) if one is not None),
+        conditions=tuple(condition for condition in (stated, required) if condition is not None),
     )
 
 
@@ -346,25 +350,29 @@ async def export_events(
         InvalidValue: a field of the query is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    left, left_bytes, ends = MAX_EXPORTED, _MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
+    events_left, left_bytes, ends = MAX_EXPORTED, _MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
     last = ""
-    async for found in scan_pages(app_context.database, query, limit=_EXPORT_PAGE):
-        has_more = found.place is not None or len(found.events) > left
-        for portion in _split_by_size(found.events[:left]):
-            yield await _read_bodies(app_context, portion) if has_bodies else [_to_export(one) for one in portion]
-            left -= len(portion)
-            left_bytes -= sum(one.event.size for one in portion) if has_bodies else 0
+    async for scan_page in scan_pages(app_context.database, query, limit=_EXPORT_PAGE):
+        has_more = scan_page.place is not None or len(scan_page.events) > events_left
+        for portion in _split_by_size(scan_page.events[:events_left]):
+            yield (
+                await _read_bodies(app_context, portion)
+                if has_bodies
+                else [_to_export(found_event) for found_event in portion]
+            )
+            events_left -= len(portion)
+            left_bytes -= sum(found_event.event.size for found_event in portion) if has_bodies else 0
             last = _before(ids.read_event(portion[-1].event.id))
-            if left_bytes < 0 and (has_more or portion[-1] is not found.events[-1]):
+            if left_bytes < 0 and (has_more or portion[-1] is not scan_page.events[-1]):
                 yield ExportEnd(f"more than {_MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
                 return
         if not has_more:
             return
-        if left <= 0:
+        if events_left <= 0:
             yield ExportEnd(f"more than {MAX_EXPORTED} events; continue with Before = {last}")
             return
-        if found.place is not None and time.monotonic() > ends:
-            reached = _before(found.place)
+        if scan_page.place is not None and time.monotonic() > ends:
+            reached = _before(scan_page.place)
             yield ExportEnd(f"the search takes more than {_MAX_EXPORT_S:.0f} s; continue with Before = {reached}")
             return
 
@@ -391,13 +399,15 @@ def _split_by_size(events: Sequence[FoundEvent]) -> Iterator[list[FoundEvent]]:
 
 
 async def _read_bodies(app_context: AppContext, events: Sequence[FoundEvent]) -> list[ExportedEvent]:
-    stored = await event_feed.read_events(app_context.database, [ids.read_event(event.event.id) for event in events])
-    bodies = {ids.show(ids.EVENT, one.id): one.body for one in stored}
+    stored_events = await event_feed.read_events(
+        app_context.database, [ids.read_event(event.event.id) for event in events]
+    )
+    bodies = {ids.show(ids.EVENT, stored_event.id): stored_event.body for stored_event in stored_events}
     return [_to_export(event, bodies.get(event.event.id)) for event in events]
 
 
-def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:
-    event = found.event
+def _to_export(found_event: FoundEvent, body: bytes | None = None) -> ExportedEvent:
+    event = found_event.event
     text: str | None = None
     encoded: str | None = None
     if body is not None:
@@ -417,7 +427,7 @@ def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:
         proof=event.grade,
         content_type=event.content_type,
         size=event.size,
-        deliveries={str(state): number for state, number in found.states.items()},
+        deliveries={str(state): number for state, number in found_event.states.items()},
         body=text,
         body_base64=encoded,
     )

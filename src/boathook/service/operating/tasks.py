@@ -105,13 +105,15 @@ async def count_usage(work: UnitOfWork, span: TimeRange, names: Sequence[str] | 
     request = _request(span, MAX_WINDOW + _GRACE)
     if names is None:
         return await start(work, TaskOperation.COUNT_USAGE, request, subject=work.organization), []
-    found = {name: await applications.find(work.connection, work.organization, name) for name in dict.fromkeys(names)}
-    known = [one for one in found.values() if one is not None]
-    if not known:
+    rows_by_name = {
+        name: await applications.find(work.connection, work.organization, name) for name in dict.fromkeys(names)
+    }
+    existing = [row for row in rows_by_name.values() if row is not None]
+    if not existing:
         raise InvalidValue("no application has any of these ids or uids", "appIds")
-    request |= {"application_ids": [str(one.id) for one in known]}
+    request |= {"application_ids": [str(row.id) for row in existing]}
     task = await start(work, TaskOperation.COUNT_USAGE, request, subject=work.organization)
-    return task, [name for name, one in found.items() if one is None]
+    return task, [name for name, row in rows_by_name.items() if row is None]
 
 
 async def list_page(
@@ -135,10 +137,10 @@ async def get(work: UnitOfWork, reference: str) -> Task:
         identifier = ids.read(ids.TASK, reference) if reference.startswith(f"{ids.TASK}_") else None
     except ValueError:
         identifier = None
-    found = await tasks.find(work.connection, work.organization, identifier) if identifier else None
-    if found is None:
+    task = await tasks.find(work.connection, work.organization, identifier) if identifier else None
+    if task is None:
         raise NotFound(f"there is no task {reference}")
-    return found
+    return task
 
 
 async def _start_for_endpoint(

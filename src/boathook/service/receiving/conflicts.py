@@ -187,13 +187,13 @@ def compare_bodies(
 ) -> Comparison:
     """Return the comparison of a conflict with its event; slow for large bodies."""
     left, right = first.body, conflict.stored.body
-    lines, how = (None, "") if event.expunged_at else _compare(left, right)
+    lines, difference = (None, "") if event.expunged_at else _compare(left, right)
     return Comparison(
         conflict=conflict,
         event=event,
         first=first,
         item_path=item_path,
-        verdict=_explain(conflict, event, how),
+        verdict=_explain(conflict, event, difference),
         lines=None if lines is None else collapse_equal(lines),
         is_cut=max(len(left), len(right)) > body_view.MAX_BYTES,
     )
@@ -223,7 +223,9 @@ def _compare(left: bytes, right: bytes) -> tuple[list[DiffLine] | None, str]:
     formatted = body_view.to_lines(left), body_view.to_lines(right)
     if formatted[0] == formatted[1] and max(len(left), len(right)) <= body_view.MAX_BYTES:
         # Formatted alike, the bodies differ only in white space.
-        return compare(*(body_view.to_lines(one, BodyFormat.RAW) for one in (left, right))), "only white space differs"
+        return compare(
+            *(body_view.to_lines(body, BodyFormat.RAW) for body in (left, right))
+        ), "only white space differs"
     return compare(*formatted), _how_they_differ(left, right)
 
 
@@ -240,11 +242,14 @@ async def _item_of(database: Database | Connection, conflict: ConflictDetail, ev
     key, source = conflict.row.dedup_key, conflict.row.source
     if source is None or not key.startswith(KEY_PREFIX):
         return None
-    known = await event_search.find_keys(database, dedup_hashes(source, key))
-    return next((one.item_path for one in known if one.event_id == event_id and one.item_path), None)
+    key_matches = await event_search.find_keys(database, dedup_hashes(source, key))
+    return next(
+        (key_match.item_path for key_match in key_matches if key_match.event_id == event_id and key_match.item_path),
+        None,
+    )
 
 
-def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
+def _explain(conflict: ConflictDetail, event: EventRow, difference: str) -> str:
     if event.expunged_at is not None:
         return "The event's content was deleted, so the bodies cannot be compared."
     if conflict.row.differs == "key":
@@ -255,7 +260,7 @@ def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
     fate = "The first one was delivered, this one was kept and not delivered."
     if conflict.row.accepted_as:
         fate = f"This one was accepted as {conflict.row.accepted_as}."
-    return f"The key is the same, the body is not: {how}. {fate}"
+    return f"The key is the same, the body is not: {difference}. {fate}"
 
 
 def _how_they_differ(left: bytes, right: bytes) -> str:

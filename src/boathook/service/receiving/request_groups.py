@@ -37,23 +37,27 @@ _LISTS: Final = {
 }
 
 
-async def list_groups(database: Database, kind: RequestKind, wanted: ListFilter) -> GroupPage:
+async def list_groups(database: Database, kind: RequestKind, filters: ListFilter) -> GroupPage:
     """Return the groups that match a filter's source, application and code, largest first."""
-    rows = await _LISTS[kind](database, wanted)
+    rows = await _LISTS[kind](database, filters)
     return GroupPage(rows, len(rows) == MAX_GROUPS)
 
 
 def describe_group(group: RequestGroup) -> str:
     """Return one sentence about a group, such as ``github: 85 signature mismatches stored since 16:07 UTC``."""
-    one, many = _NOUNS.get(group.cause, (f"request rejected as {group.cause}", f"requests rejected as {group.cause}"))
+    singular, plural = _NOUNS.get(
+        group.cause, (f"request rejected as {group.cause}", f"requests rejected as {group.cause}")
+    )
     number = format_count(group.number, MAX_COUNTED)
-    return f"{group.origin}: {number} {one if group.number == 1 else many} stored since {_since(group.first_seen)}"
+    return (
+        f"{group.origin}: {number} {singular if group.number == 1 else plural} stored since {_since(group.first_seen)}"
+    )
 
 
-def _since(moment: datetime) -> str:
-    moment = moment.astimezone(UTC)
-    is_today = moment.date() == datetime.now(UTC).date()
-    return moment.strftime("%H:%M UTC" if is_today else "%Y-%m-%d %H:%M UTC")
+def _since(at: datetime) -> str:
+    at = at.astimezone(UTC)
+    is_today = at.date() == datetime.now(UTC).date()
+    return at.strftime("%H:%M UTC" if is_today else "%Y-%m-%d %H:%M UTC")
 
 
 _NOUNS: Final[dict[str, tuple[str, str]]] = {

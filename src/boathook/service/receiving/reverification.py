@@ -236,19 +236,19 @@ class _Acceptor:
         )
 
 
-def _why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
+def _why_not_verifiable(settings: Settings, row: RejectionRow, stored_request: StoredRequest) -> str | None:
     """Return why a request cannot be verified again; None if it can."""
     if row.reason in HEAD_REASONS:
         return "it was rejected by its head, so no body was stored; ask the sender to send it again"
     if row.source not in settings.sources:
         return f"there is no source {row.source!r} in the settings"
-    if len(stored.body) < row.body_size:
-        return f"only {len(stored.body)} of its {row.body_size} bytes were kept"
+    if len(stored_request.body) < row.body_size:
+        return f"only {len(stored_request.body)} of its {row.body_size} bytes were kept"
     return None
 
 
-def _impossible(row: RejectionRow, why: str) -> ReverifyResult:
-    return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=why)
+def _impossible(row: RejectionRow, obstacle: str) -> ReverifyResult:
+    return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=obstacle)
 
 
 async def _verify(
@@ -284,7 +284,7 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
         NotFound: the quarantine has no such request.
     """
     settings = await with_stored_sources(settings, database)
-    row, stored = await listings.get_rejection(database, rejection_id)
+    row, stored_request = await listings.get_rejection(database, rejection_id)
     if row.event_id is not None:
         seen = "It was verified again and accepted."
         return DiagnosedRejection(row, stored, Diagnosis(outcome="holds", seen=seen, cause="", remedy=""))
@@ -294,20 +294,20 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
         try:
             reverifier = await reverifiers.get(str(row.source))
         except ConfigError as error:
-            return DiagnosedRejection(row, stored, _undetermined(row, str(error)))
+            return DiagnosedRejection(row, stored_request, _undetermined(row, str(error)))
         others = await _others(reverifiers, settings, str(row.source))
         return DiagnosedRejection(
-            row, stored, await _diagnose_request(reverifier, row, _request_of(row, stored), others)
+            row, stored_request, await _diagnose_request(reverifier, row, _request_of(row, stored_request), others)
         )
 
 
 async def _others(reverifiers: _ReverifierCache, settings: Settings, source: str) -> list[Verifier]:
     """Return the verifiers of other sources, because the request may have been meant for one of them."""
-    found = []
+    verifiers = []
     for name in sorted(settings.sources.keys() - {source})[:_MAX_OTHER_SOURCES]:
         with contextlib.suppress(ConfigError):
-            found.append((await reverifiers.get(name)).verifier)
-    return found
+            verifiers.append((await reverifiers.get(name)).verifier)
+    return verifiers
 
 
 async def _diagnose_request(
@@ -336,12 +336,12 @@ async def _diagnose_request(
             return _undetermined(row, "it is a handshake, not an event")
 
 
-def _undetermined(row: RejectionRow, why: str) -> Diagnosis:
+def _undetermined(row: RejectionRow, obstacle: str) -> Diagnosis:
     cause, remedy = _explain(row.reason, "")
-    return Diagnosis(outcome="impossible", seen=f"It cannot be verified again: {why}.", cause=cause, remedy=remedy)
+    return Diagnosis(outcome="impossible", seen=f"It cannot be verified again: {obstacle}.", cause=cause, remedy=remedy)
 
 
-def _request_of(row: RejectionRow, stored: StoredRequest) -> Request:
+def _request_of(row: RejectionRow, stored_request: StoredRequest) -> Request:
     """Return a rejected request as the gateway received it, as far as it was stored."""
     # Split manually: the sender controls the host, and an invalid one must not end the run.
     address, _, query = row.url.partition("?")
@@ -350,8 +350,8 @@ def _request_of(row: RejectionRow, stored: StoredRequest) -> Request:
         url=row.url,
         path="/" + address.partition("://")[2].partition("/")[2],
         query=query,
-        headers=stored.headers,
-        body=stored.body,
+        headers=stored_request.headers,
+        body=stored_request.body,
         client=row.client_address,
     )
 

@@ -112,11 +112,11 @@ async def list_secrets(work: UnitOfWork, source: str) -> list[SecretView]:
         NotFound: there is no such source.
     """
     configured = await _configured(work, source)
-    kept = [] if configured is None else [_configured_secret_view(reference) for reference in configured.secrets]
+    views = [] if configured is None else [_configured_secret_view(reference) for reference in configured.secrets]
     if configured is not None and captures_secret(configured):
-        kept.append(SecretView(where="from the sender's handshake", name=f"boathook sources secret {source}"))
+        views.append(SecretView(where="from the sender's handshake", name=f"boathook sources secret {source}"))
     added, now = await source_secrets.list_by_source(work.connection, source), datetime.now(UTC)
-    return [*kept, *(_added_secret_view(work, one, now) for one in added)]
+    return [*views, *(_added_secret_view(work, added_secret, now) for added_secret in added)]
 
 
 async def _configured(work: UnitOfWork, source: str) -> SourceSettings | None:
@@ -132,23 +132,23 @@ def _configured_secret_view(reference: str) -> SecretView:
     return SecretView(where="boathook.toml", name=reference if is_named else "a text in the file itself")
 
 
-def _added_secret_view(work: UnitOfWork, one: SourceSecret, now: datetime) -> SecretView:
+def _added_secret_view(work: UnitOfWork, added_secret: SourceSecret, now: datetime) -> SecretView:
     return SecretView(
         where="added",
-        name=one.shown_id,
-        note=one.note,
-        added_by=one.added_by,
-        added_at=one.added_at,
-        expires_at=one.expires_at,
-        is_over=not one.is_valid_at(now),
-        is_readable=decrypt(work, one) is not None,
+        name=added_secret.shown_id,
+        note=added_secret.note,
+        added_by=added_secret.added_by,
+        added_at=added_secret.added_at,
+        expires_at=added_secret.expires_at,
+        is_over=not added_secret.is_valid_at(now),
+        is_readable=decrypt(work, added_secret) is not None,
     )
 
 
-def decrypt(work: UnitOfWork, one: SourceSecret) -> str | None:
+def decrypt(work: UnitOfWork, added_secret: SourceSecret) -> str | None:
     """Return the text of an added secret; None if it cannot be decrypted with the configured keys."""
     try:
-        return work.app_context.secret_box.open(one.encrypted, one.context)
+        return work.app_context.secret_box.open(added_secret.encrypted, added_secret.context)
     except SecretUnreadable:
         return None
 
@@ -181,18 +181,18 @@ async def add(
     after = None if expire_others_after is None else _checked(expire_others_after)
     note_text = check_note(note_text)
     await source_secrets.lock(work.connection, source)
-    known = await source_secrets.list_by_source(work.connection, source)
+    added_secrets = await source_secrets.list_by_source(work.connection, source)
     text = _make(settings, source) if text is None else read_secret(text)
     id = new_id()
     encrypted = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
-    _refuse(work, settings, source, text, known)
+    _refuse(work, settings, source, text, added_secrets)
     created = await source_secrets.insert(
         work.connection, id=id, source=source, encrypted=encrypted, note=note_text, by=work.actor
     )
-    ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
-    detail = f"{created.shown_id}{f', {ended} others expire in {after}' if ended else ''}"
+    expiring_count = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
+    detail = f"{created.shown_id}{f', {expiring_count} others expire in {after}' if expiring_count else ''}"
     await record(work.connection, work.actor, "source.secret.add", source, detail)
-    return CreatedSecret(created, text, ended)
+    return CreatedSecret(created, text, expiring_count)
 
 
 def read_secret(text: str) -> str:
@@ -207,12 +207,14 @@ def read_secret(text: str) -> str:
     return text
 
 
-def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
+def _refuse(
+    work: UnitOfWork, settings: Settings, source: str, text: str, added_secrets: tuple[SourceSecret, ...]
+) -> None:
     """Reject a secret that cannot verify anything, or is in use already."""
     if settings.sources[source].unsigned:
         raise InvalidState(f"sources.{source} has unsigned = true, so its requests are not verified", "unsigned_source")
     now = datetime.now(UTC)
-    holding = [one for one in known if one.is_valid_at(now)]
+    holding = [added_secret for added_secret in added_secrets if added_secret.is_valid_at(now)]
     if len(holding) >= MAX_SECRETS:
         raise LimitReached(f"{source} has {MAX_SECRETS} added secrets; remove unused ones")
     try:
@@ -221,7 +223,7 @@ def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known:
         Verifier(spec)
     except ConfigError as error:
         raise InvalidValue(str(error).partition(": ")[2] or str(error), "secret") from None
-    if text in {*settings.secrets_of(source), *(decrypt(work, one) for one in holding)}:
+    if text in {*settings.secrets_of(source), *(decrypt(work, added_secret) for added_secret in holding)}:
         raise InvalidValue("it is already one of this source's secrets", "secret")
 
 
@@ -251,8 +253,10 @@ async def expire(work: UnitOfWork, source: str, id: str, after: timedelta | None
         InvalidState: it is the source's last secret.
         InvalidValue: the delay is too long.
     """
-    found = await _last_checked(work, source, id, is_expiring=after is not None)
-    expiring = await source_secrets.expire(work.connection, source, found, None if after is None else _checked(after))
+    secret_id = await _last_checked(work, source, id, is_expiring=after is not None)
+    expiring = await source_secrets.expire(
+        work.connection, source, secret_id, None if after is None else _checked(after)
+    )
     if expiring is None:
         raise NotFound(f"the secret {id} of {source} has expired already")
     action = "source.secret.keep" if after is None else "source.secret.expire"
@@ -262,8 +266,8 @@ async def expire(work: UnitOfWork, source: str, id: str, after: timedelta | None
 
 async def remove(work: UnitOfWork, source: str, id: str) -> None:
     """Delete an added secret immediately. Raises NotFound, and InvalidState for a source's last one."""
-    found = await _last_checked(work, source, id, is_expiring=True)
-    if not await source_secrets.delete(work.connection, source, found):
+    secret_id = await _last_checked(work, source, id, is_expiring=True)
+    if not await source_secrets.delete(work.connection, source, secret_id):
         raise NotFound(f"there is no secret {id} of {source}")
     await record(work.connection, work.actor, "source.secret.remove", source, id)
 
@@ -275,12 +279,16 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_expi
     except ValueError:
         raise NotFound(f"there is no secret {shown_id} of {source}") from None
     await source_secrets.lock(work.connection, source)
-    known = await source_secrets.list_by_source(work.connection, source)
+    added_secrets = await source_secrets.list_by_source(work.connection, source)
     # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
-    others = [one for one in known if one.id != id and one.expires_at is None and decrypt(work, one) is not None]
+    others = [
+        added_secret
+        for added_secret in added_secrets
+        if added_secret.id != id and added_secret.expires_at is None and decrypt(work, added_secret) is not None
+    ]
     has_others = bool(others) or (configured is not None and bool(configured.secrets or captures_secret(configured)))
     is_last = not has_others
-    if is_expiring and is_last and any(one.id == id for one in known):
+    if is_expiring and is_last and any(added_secret.id == id for added_secret in added_secrets):
         raise InvalidState(
             f"it is the last secret of {source} that does not expire; add another one first",
             "last_secret",

@@ -207,9 +207,9 @@ def sample_request(
     request = replace(blank, headers={**blank.headers, **own.headers})
     if id is None and find_id(recipe, request) is None:
         sample, is_new = _new_request(resolved, _path(name), None)
-        found = find_id(recipe, edit_request(recipe, sample, is_new=not is_new))
+        sample_id = find_id(recipe, edit_request(recipe, sample, is_new=not is_new))
         with contextlib.suppress(ConfigError):  # a body that has no place for an id is sent as it is
-            request = edit_request(recipe, request, id=found)
+            request = edit_request(recipe, request, id=sample_id)
     return edit_request(recipe, request, is_new=not (is_marked or states_id), id=id, type=type, fields=fields)
 
 
@@ -294,14 +294,14 @@ async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> So
         )
     ok = 200 <= answer.status < 300
     event_id = document.get("event_id")
-    found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
-    return SourceTestStep(what="a valid sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id)
+    text = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
+    return SourceTestStep(what="a valid sample is accepted", ok=ok, found=text, sent=_line(signed), event_id=event_id)
 
 
 async def _send_forged(gateway: str, signed: Signed) -> SourceTestStep:
     answer = await send_request(gateway, signed)
-    found = f"{answer.status} {_shown(answer)}"
-    return SourceTestStep(what="a forged sample is rejected", ok=answer.status == 401, found=found, sent=_line(signed))
+    text = f"{answer.status} {_shown(answer)}"
+    return SourceTestStep(what="a forged sample is rejected", ok=answer.status == 401, found=text, sent=_line(signed))
 
 
 async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> SourceTestStep:

@@ -196,8 +196,8 @@ async def read_added_secrets(app_context: AppContext) -> SecretsCache:
 async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources:
     """Return the latest events and the rejections of these sources."""
     if len(names) == 1:  # the whole range of latest events need not be read
-        found = await summaries.find_latest_of_source(work.connection, names[0])
-        events = {} if found is None else {names[0]: found}
+        latest = await summaries.find_latest_of_source(work.connection, names[0])
+        events = {} if latest is None else {names[0]: latest}
     else:
         events = dict(await summaries.list_latest_by_source(work.connection))
     return LatestAtSources(events, await summaries.summarize_rejections(work.connection, names))

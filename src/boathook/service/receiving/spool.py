@@ -103,8 +103,10 @@ def summarize_folder(folder: SpoolFolder) -> FolderSummary:
     Raises:
         OSError: a segment cannot be read.
     """
-    found = [(segment, read_contents(segment)) for segment in folder.segments if segment.state is not SegmentState.DONE]
-    readable = [(segment, contents) for segment, contents in found if contents is not None]
+    segments = [
+        (segment, read_contents(segment)) for segment in folder.segments if segment.state is not SegmentState.DONE
+    ]
+    readable = [(segment, contents) for segment, contents in segments if contents is not None]
     return FolderSummary(
         life=folder.life,
         path=str(folder.path),
@@ -116,7 +118,9 @@ def summarize_folder(folder: SpoolFolder) -> FolderSummary:
         torn_bytes=0 if folder.is_held else sum(contents.torn for _, contents in readable),
         segments={state: sum(segment.state is state for segment in folder.segments) for state in SegmentState},
         bytes=sum(segment.size for segment, _ in readable),
-        oldest_at=min((at for segment, one in readable if (at := _first_at(segment, one)) is not None), default=None),
+        oldest_at=min(
+            (at for segment, contents in readable if (at := _first_at(segment, contents)) is not None), default=None
+        ),
     )
 
 
@@ -251,14 +255,14 @@ def find_event(root: Path, reference: str, states: Collection[SegmentState]) -> 
         SpoolUnavailable: the spool cannot be read.
     """
     first, last = id_prefixes.read_range(ids.EVENT, reference)
-    found: dict[UUID, SpooledEvent] = {}
+    events_by_id: dict[UUID, SpooledEvent] = {}
     for event in list_events(root, states):
         if event.event is not None and first <= event.event.id <= last:
-            found.setdefault(event.event.id, event)
-            if first == last or len(found) > id_prefixes.MAX_CANDIDATES:
+            events_by_id.setdefault(event.event.id, event)
+            if first == last or len(events_by_id) > id_prefixes.MAX_CANDIDATES:
                 break
-    id_prefixes.check_unique(reference, [ids.show(ids.EVENT, id) for id in found])
-    return next(iter(found.values()), None)
+    id_prefixes.check_unique(reference, [ids.show(ids.EVENT, id) for id in events_by_id])
+    return next(iter(events_by_id.values()), None)
 
 
 def preview_import(root: Path, scopes: Sequence[ImportScope]) -> list[ImportReport]:

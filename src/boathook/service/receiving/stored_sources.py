@@ -93,7 +93,7 @@ async def add(
     text = _read_secret(source, secret, is_generated=is_secret_generated)
     await asyncio.to_thread(_check, configured, name, source, () if text is None else (text,))
     id = new_id()
-    stored = await stored_sources.insert(
+    inserted = await stored_sources.insert(
         work.connection,
         name=name,
         id=id,
@@ -101,7 +101,7 @@ async def add(
         encrypted=_encrypt(work, name, id, source),
         by=work.actor,
     )
-    if stored is None:
+    if inserted is None:
         raise AlreadyExists(f"source {name} already exists", "source_exists")
     if text is not None:
         await _insert_secret(work, name, text)
@@ -127,8 +127,8 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     configured = await _lock(work)
     row = _find(work, configured, name)
     former = _decrypt_leniently(work, row) if is_replaced and HIDDEN not in changes.values() else _decrypt(work, row)
-    kept = {key: former.get(key) if value == HIDDEN else value for key, value in changes.items()}
-    merged = kept if is_replaced else {**former, **kept}
+    completed = {key: former.get(key) if value == HIDDEN else value for key, value in changes.items()}
+    merged = completed if is_replaced else {**former, **completed}
     source = _read(work, name, {key: value for key, value in merged.items() if value is not None})
     readable = [values for values in (former, merged) if values.get("provider")]
     hidden = {key for values in readable for key, value in hide_secrets(values).items() if value == HIDDEN}
@@ -136,14 +136,14 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     has_new_secrets = any(merged.get(key) != former.get(key) for key in {"provider", "scheme", *hidden})
     secrets = await _secrets_of(work, configured, name)
     await asyncio.to_thread(_check, configured, name, source, secrets, has_new_secrets=has_new_secrets)
-    stored = await stored_sources.update(
+    updated = await stored_sources.update(
         work.connection,
         name,
         paths=source.paths,
         encrypted=_encrypt(work, name, row.id, source),
         by=work.actor,
     )
-    if stored is None:
+    if updated is None:
         raise NotFound(f"there is no source {name}")
     await record(work.connection, work.actor, "source.change", name, describe_change(former, merged, hidden))
 
@@ -234,11 +234,11 @@ def _check(
 
 async def _secrets_of(work: UnitOfWork, configured: Settings, name: str) -> tuple[str, ...]:
     """Return the readable secrets of a source that have not ended."""
-    known, now = await secret_store.list_by_source(work.connection, name), datetime.now(UTC)
-    texts = [decrypt(work, one) for one in known if one.is_valid_at(now)]
-    found = tuple(text for text in texts if text is not None)
-    if found:
-        return found
+    added_secrets, now = await secret_store.list_by_source(work.connection, name), datetime.now(UTC)
+    texts = [decrypt(work, added_secret) for added_secret in added_secrets if added_secret.is_valid_at(now)]
+    secrets = tuple(text for text in texts if text is not None)
+    if secrets:
+        return secrets
     handshake = await asyncio.to_thread(HandshakeSecrets(configured.server.data_dir).confirmed, name)
     return () if handshake is None else (handshake,)
 
@@ -281,8 +281,8 @@ def _decrypt_leniently(work: UnitOfWork, row: StoredSource) -> dict[str, Any]:
 
 def _invalid(name: str, error: ConfigError) -> InvalidValue:
     """Return the error of a key as the error of a field."""
-    found = re.match(rf"sources\.{re.escape(name)}\.(\w+)", str(error))
-    key = found[1] if found is not None else None
+    key_match = re.match(rf"sources\.{re.escape(name)}\.(\w+)", str(error))
+    key = key_match[1] if key_match is not None else None
     if key in {"secret", "secrets"}:
         return InvalidValue(_message(error), "secret")
     return InvalidValue(_message(error), *(("settings",) if key is None else ("settings", key)))

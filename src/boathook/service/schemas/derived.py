@@ -85,8 +85,8 @@ def _model_field(field: Field, type: Any | None, *, is_partial: bool, is_documen
     if field.is_nullable:
         annotation = checked | None
     elif not field.is_required and (field.kind is Kind.PAIRS or not is_partial):
-        shown = checked if field.kind in {Kind.INTEGER, Kind.NUMBER} else inner
-        annotation = Annotated[checked, null_as(field.default, shown | None)]
+        documented = checked if field.kind in {Kind.INTEGER, Kind.NUMBER} else inner
+        annotation = Annotated[checked, null_as(field.default, documented | None)]
     options = _options(field, is_partial=is_partial) | (_document(field) if is_documented else {})
     return FieldInfo.from_annotated_attribute(annotation, ModelField(**options))
 

@@ -61,19 +61,19 @@ def ignored_fields(annotation: Any, document: Any) -> list[str]:
     ]
 
 
-def _unknown(annotation: Any, document: Any, where: str) -> Iterator[str]:
+def _unknown(annotation: Any, document: Any, location: str) -> Iterator[str]:
     model = _model_in(annotation)
     if model is None:
         return
     if isinstance(document, list):
         for index, item in enumerate(document):
-            yield from _unknown(model, item, f"{where}[{index}]")
+            yield from _unknown(model, item, f"{location}[{index}]")
     elif isinstance(document, dict):
-        known = _annotations(model)
+        annotations = _annotations(model)
         for name, value in document.items():
-            path = f"{where}.{name}" if where else name
-            if name in known:
-                yield from _unknown(known[name], value, path)
+            path = f"{location}.{name}" if location else name
+            if name in annotations:
+                yield from _unknown(annotations[name], value, path)
             else:
                 yield path
 
@@ -134,10 +134,10 @@ def _normalize_timestamp(value: object) -> object:
     return matched["time"] + zone.replace("UTC", "Z")
 
 
-def format_timestamp(moment: datetime) -> str:
+def format_timestamp(at: datetime) -> str:
     """Format a time as RFC 3339 in UTC, with microseconds."""
     # strftime writes years before 1000 without leading zeros.
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 Timestamp = Annotated[

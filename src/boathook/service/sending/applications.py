@@ -125,10 +125,12 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     """
     new = replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))
     check(new)
-    found, is_created = await work.find_or_create(
+    stored_application, is_created = await work.find_or_create(
         lambda: applications.lock(work.connection, work.organization, reference), lambda: create(work, new)
     )
-    return found if is_created else await _save(work, found, replace(found, **asdict(new))), is_created
+    return stored_application if is_created else await _save(
+        work, stored_application, replace(stored_application, **asdict(new))
+    ), is_created
 
 
 def uid_from(prefix: str, reference: str) -> str | None:
@@ -145,8 +147,8 @@ async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -
     Raises NotFound, AlreadyExists.
     """
     check_values(NewApplication, changes)
-    found = _found(await applications.lock(work.connection, work.organization, reference), reference)
-    return await _save(work, found, replace(found, **changes))
+    stored_application = _found(await applications.lock(work.connection, work.organization, reference), reference)
+    return await _save(work, stored_application, replace(stored_application, **changes))
 
 
 async def _save(work: UnitOfWork, before: Application, application: Application) -> Application:
@@ -158,10 +160,10 @@ async def _save(work: UnitOfWork, before: Application, application: Application)
 
 async def delete(work: UnitOfWork, reference: str) -> None:
     """Delete an application with its endpoints. Raises NotFound."""
-    found = _found(await applications.lock(work.connection, work.organization, reference), reference)
-    await require_here(work, found)
-    await applications.delete(work.connection, found)
-    await record(work.connection, work.actor, "application.delete", found.shown_id)
+    stored_application = _found(await applications.lock(work.connection, work.organization, reference), reference)
+    await require_here(work, stored_application)
+    await applications.delete(work.connection, stored_application)
+    await record(work.connection, work.actor, "application.delete", stored_application.shown_id)
 
 
 async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -> Application:
@@ -173,9 +175,9 @@ async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -
     """
     if new is not None and new.uid is None:
         raise InvalidValue("the application needs its uid", "application", "uid", kind="application_uid_missing")
-    found = await applications.find(work.connection, work.organization, reference)
-    if new is None or (found is not None and new.uid in {found.uid, reference}):
-        return _found(found, reference)
+    stored_application = await applications.find(work.connection, work.organization, reference)
+    if new is None or (stored_application is not None and new.uid in {stored_application.uid, reference}):
+        return _found(stored_application, reference)
     if new.uid != reference:
         raise InvalidValue("the uid must be the one in the path", "application", "uid", kind="application_uid_mismatch")
     return (await get_or_create(work, new))[0]

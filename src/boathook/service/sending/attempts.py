@@ -30,7 +30,7 @@ async def list_page(
     work: UnitOfWork,
     application: Application,
     window: Window,
-    wanted: MessageFilter = ALL_MESSAGES,
+    message_filter: MessageFilter = ALL_MESSAGES,
     *,
     message: str | None = None,
     endpoint: str | None = None,
@@ -46,7 +46,7 @@ async def list_page(
         work: the unit of work.
         application: the application.
         window: the position and order of the page.
-        wanted: only attempts of matching messages.
+        message_filter: only attempts of matching messages.
         message: the message's id or uid.
         endpoint: the endpoint's id or uid.
         status: only attempts with this status; attempts end only with success or failure.
@@ -68,7 +68,7 @@ async def list_page(
         application.shown_id,
         AttemptPageRequest(
             window=window,
-            wanted=wanted,
+            wanted=message_filter,
             ended=OutcomeFilter(is_success=is_success, status_class=status_class),
             limit=limit,
             has_response=has_response,
@@ -101,14 +101,14 @@ async def search(
         limit: the maximum number of attempts.
     """
     return await scan_until_full(
-        lambda position, left: endpoint_stats.scan_attempts(
+        lambda position, limit_left: endpoint_stats.scan_attempts(
             work.connection,
             endpoint.id,
             position,
             is_success=is_success,
             status_class=status_class,
             type=type,
-            limit=left,
+            limit=limit_left,
         ),
         before,
         limit,
@@ -122,9 +122,9 @@ async def find_request(work: UnitOfWork, attempt: AttemptRow) -> SentRequest | N
 
 async def get(work: UnitOfWork, application: Application, message: str, reference: str) -> AttemptRow:
     """Return an attempt of a message. Raises NotFound."""
-    found = await messages.get(work, application, message)
+    message_row = await messages.get(work, application, message)
     identifier = _read(reference)
-    row = await attempts.find(work.connection, application.shown_id, found.id, identifier) if identifier else None
+    row = await attempts.find(work.connection, application.shown_id, message_row.id, identifier) if identifier else None
     if row is None:
         raise NotFound(f"there is no attempt {reference}")
     return row
@@ -167,5 +167,5 @@ async def count(
     start = since or max(end, _EARLIEST + _MAX_COUNT_RANGE) - _MAX_COUNT_RANGE
     if end - start > _MAX_COUNT_RANGE + _GRACE or start > end:
         raise InvalidState("use a range of at most 28 days that ends after its start", "invalid_range")
-    found = await endpoints.get(work, application, endpoint)
-    return await attempts.count(work.connection, application.id, found.id, range_of(start, end))
+    endpoint_row = await endpoints.get(work, application, endpoint)
+    return await attempts.count(work.connection, application.id, endpoint_row.id, range_of(start, end))

@@ -42,10 +42,10 @@ class EncryptionReport(msgspec.Struct):
 
 async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport:
     """Try to decrypt every encrypted text; change nothing."""
-    found = EncryptionReport()
-    async for one in encrypted_secrets.list_all(database):
-        _try_decrypt(secret_box, one, found)
-    return found
+    report = EncryptionReport()
+    async for secret in encrypted_secrets.list_all(database):
+        _try_decrypt(secret_box, secret, report)
+    return report
 
 
 async def reencrypt(
@@ -55,29 +55,33 @@ async def reencrypt(
 
     It can be interrupted and repeated. Concurrent changes are encrypted with the first key anyway.
     """
-    found = EncryptionReport()
-    async for one in encrypted_secrets.list_all(database):
-        text = _try_decrypt(secret_box, one, found)
-        if text is not None and not secret_box.is_current(one.encrypted):
-            await encrypted_secrets.update(database, one, secret_box.encrypt(text, one.context))
+    encryption = EncryptionReport()
+    async for secret in encrypted_secrets.list_all(database):
+        text = _try_decrypt(secret_box, secret, encryption)
+        if text is not None and not secret_box.is_current(secret.encrypted):
+            await encrypted_secrets.update(database, secret, secret_box.encrypt(text, secret.context))
         if report is not None:
-            report(found.number)
-    if found.old:
+            report(encryption.number)
+    if encryption.old:
         async with database.transaction() as connection:
-            await record(connection, action.actor, "endpoint.reencrypt", f"{found.old} encrypted texts", action.note)
-    return found
+            await record(
+                connection, action.actor, "endpoint.reencrypt", f"{encryption.old} encrypted texts", action.note
+            )
+    return encryption
 
 
-def _try_decrypt(secret_box: SecretBox, one: encrypted_secrets.EncryptedSecret, found: EncryptionReport) -> str | None:
-    found.number += 1
+def _try_decrypt(
+    secret_box: SecretBox, secret: encrypted_secrets.EncryptedSecret, report: EncryptionReport
+) -> str | None:
+    report.number += 1
     try:
-        text = secret_box.open(one.encrypted, one.context)
+        text = secret_box.open(secret.encrypted, secret.context)
     except SecretUnreadable as error:
-        found.unreadable[str(error)] += 1
-        if len(found.endpoints) < _NAMED:
-            found.endpoints.append(one.shown_id)
+        report.unreadable[str(error)] += 1
+        if len(report.endpoints) < _NAMED:
+            report.endpoints.append(secret.shown_id)
         return None
-    found.old += not secret_box.is_current(one.encrypted)
+    report.old += not secret_box.is_current(secret.encrypted)
     return text
 
 
@@ -178,10 +182,10 @@ async def change_headers(
     Names are case-insensitive; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
     """
     endpoint = await lock(work, application, reference)
-    given = read_headers({name: value for name, value in headers.items() if value is not None})
+    added = read_headers({name: value for name, value in headers.items() if value is not None})
     touched = {name.lower() for name in (*headers, *removed)}
     present = decrypt_headers(work, endpoint)
-    kept = {name: value for name, value in present.items() if name.lower() not in touched}
-    merged = read_headers(kept | given)
+    untouched = {name: value for name, value in present.items() if name.lower() not in touched}
+    merged = read_headers(untouched | added)
     changed = endpoint if merged == present else encrypt_headers(work, endpoint, merged)
     await complete_update(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))

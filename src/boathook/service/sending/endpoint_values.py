@@ -60,20 +60,20 @@ async def read_values(
     return columns
 
 
-def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str, str] | None]:
+def read_url(settings: Settings, url: str, *location: str) -> tuple[str, tuple[str, str] | None]:
     """Return a URL in its normal form, and the user name and password that it contained.
 
     Host names are not resolved here, because they may resolve to another address later. A host that is a number, in any
     form that the resolver accepts, and ``localhost`` are checked immediately.
     """
     outbound = settings.outbound
-    with field(*(where or ("url",))):
+    with field(*(location or ("url",))):
         address = read_address(url, ports=frozenset(outbound.ports), require_https=outbound.require_https)
         denials = {number: find_denial(number, outbound.allow) for number in _fixed_addresses(address.host)}
         if denials and all(denials.values()):
-            number, why = next(iter(denials.items()))
+            number, reason = next(iter(denials.items()))
             raise ValueError(
-                f"the address {number} may not be reached: {why}; add its network to outbound.allow to allow it"
+                f"the address {number} may not be reached: {reason}; add its network to outbound.allow to allow it"
             )
     parts = urlsplit(address.url)
     return urlunsplit(parts._replace(netloc=parts.netloc.lower())), address.user
@@ -110,9 +110,9 @@ def _read_retry(value: str | Sequence[float] | None) -> Values:
     return {"retry": read_retry(value), "retry_name": name}
 
 
-def read_secret(secret: str, *where: str) -> str:
+def read_secret(secret: str, *location: str) -> str:
     """Return a secret that can sign. Raises InvalidValue."""
-    with field(*where):
+    with field(*location):
         read_signer(secret)
     return secret
 

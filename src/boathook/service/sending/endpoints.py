@@ -162,15 +162,15 @@ async def put(
     """
     await require_here(work, application)
     new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))
-    found, is_created = await work.find_or_create(
+    endpoint, is_created = await work.find_or_create(
         lambda: endpoints.lock(work.connection, application.id, reference), lambda: create(work, application, new)
     )
     if is_created:
-        return found, True
+        return endpoint, True
     values = asdict(new)
     if new.auth is None:
         del values["auth"]
-    return await _change(work, application, found, values, backlog), False
+    return await _change(work, application, endpoint, values, backlog), False
 
 
 async def update(
@@ -186,8 +186,8 @@ async def update(
 
     Event types that it has already, and those of *known_types*, may be archived or missing.
     """
-    found = await lock(work, application, reference)
-    return await _change(work, application, found, changes, backlog, known_types)
+    endpoint = await lock(work, application, reference)
+    return await _change(work, application, endpoint, changes, backlog, known_types)
 
 
 async def _change(
@@ -234,19 +234,19 @@ async def resume(work: UnitOfWork, application: Application, reference: str) -> 
         NotFound: there is no such endpoint.
         InvalidState: it is disabled.
     """
-    found = await lock(work, application, reference)
-    if found.is_disabled:
+    endpoint = await lock(work, application, reference)
+    if endpoint.is_disabled:
         raise InvalidState("the endpoint is disabled; enable it, which resumes it too", "endpoint_disabled")
-    await _reset_breaker(work, found)
-    await record(work.connection, work.actor, "endpoint.resumed", found.shown_id)
-    return found
+    await _reset_breaker(work, endpoint)
+    await record(work.connection, work.actor, "endpoint.resumed", endpoint.shown_id)
+    return endpoint
 
 
 async def delete(work: UnitOfWork, application: Application, reference: str) -> None:
     """Delete an endpoint. Raises NotFound."""
-    found = await lock(work, application, reference)
-    await endpoints.delete(work.connection, found)
-    await _publish_change(work, application, found, "deleted")
+    endpoint = await lock(work, application, reference)
+    await endpoints.delete(work.connection, endpoint)
+    await _publish_change(work, application, endpoint, "deleted")
 
 
 async def _columns(
@@ -273,16 +273,16 @@ def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any
     """Return the endpoint with its credentials encrypted, including a user name and password in its URL."""
     user = read_url(work.app_context.settings, values["url"])[1] if "url" in values else None
     if "auth" in values:
-        given = dict(values["auth"] or {})
+        methods = dict(values["auth"] or {})
     elif user is not None:
-        given = {kind: value for kind, value in decrypt_auth(work, endpoint).items() if kind == "mtls"}
+        methods = {kind: value for kind, value in decrypt_auth(work, endpoint).items() if kind == "mtls"}
     else:
         return endpoint
     if user is not None:
-        if "basic" in given or "oauth2" in given:
+        if "basic" in methods or "oauth2" in methods:
             raise InvalidValue("the address already contains a user name; set it in one place only", "auth")
-        given["basic"] = {"username": user[0], "password": user[1]}
-    auth = read_auth(work.app_context.settings, given)
+        methods["basic"] = {"username": user[0], "password": user[1]}
+    auth = read_auth(work.app_context.settings, methods)
     context = f"endpoint_auth:{endpoint.shown_id}"
     return replace(endpoint, encrypted_auth=work.app_context.secret_box.encrypt(dump(auth), context) if auth else None)
 

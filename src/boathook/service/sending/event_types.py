@@ -116,11 +116,11 @@ async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
         InvalidValue: a schema is invalid.
         AlreadyExists: there is an active event type of this name.
     """
-    found = await event_types.lock(work.connection, work.organization, name)
-    if found is not None and not found.is_archived:
+    former = await event_types.lock(work.connection, work.organization, name)
+    if former is not None and not former.is_archived:
         raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
-    if found is not None:
-        return await _save(work, found, asdict(new))
+    if former is not None:
+        return await _save(work, former, asdict(new))
     created = await event_types.insert(work.connection, await _new(work, name, new))
     if created is None:
         raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
@@ -130,29 +130,29 @@ async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
 
 async def put(work: UnitOfWork, name: str, new: NewEventType) -> tuple[EventType, bool]:
     """Update an event type with these values, or create it; and whether it was created. Raises InvalidValue."""
-    found = await event_types.lock(work.connection, work.organization, name)
-    if found is None:
+    former = await event_types.lock(work.connection, work.organization, name)
+    if former is None:
         created = await event_types.insert(work.connection, await _new(work, name, new))
         if created is not None:
             await record(work.connection, work.actor, "event_type.create", name)
             return created, True
-        found = await event_types.lock(work.connection, work.organization, name)
-    return await _save(work, _found(found, name), asdict(new)), False
+        former = await event_types.lock(work.connection, work.organization, name)
+    return await _save(work, _found(former, name), asdict(new)), False
 
 
 async def update(work: UnitOfWork, name: str, changes: Mapping[str, Any]) -> EventType:
     """Change some values of an event type, by their names in `NewEventType`. Raises NotFound, InvalidValue."""
-    found = _found(await event_types.lock(work.connection, work.organization, name), name)
-    return await _save(work, found, dict(changes))
+    event_type = _found(await event_types.lock(work.connection, work.organization, name), name)
+    return await _save(work, event_type, dict(changes))
 
 
 async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> None:
     """Archive an event type, so that endpoints can no longer select it, or delete it. Raises NotFound."""
-    found = _found(await event_types.lock(work.connection, work.organization, name), name)
+    event_type = _found(await event_types.lock(work.connection, work.organization, name), name)
     if is_expunged:
         await event_types.delete(work.connection, work.organization, name)
     else:
-        await event_types.save(work.connection, replace(found, is_archived=True))
+        await event_types.save(work.connection, replace(event_type, is_archived=True))
     await record(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
 
 
@@ -162,14 +162,14 @@ async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
     return EventType(organization=work.organization, name=name, **await _checked(asdict(new)))
 
 
-async def _save(work: UnitOfWork, found: EventType, columns: dict[str, Any]) -> EventType:
-    saved = await event_types.save(work.connection, replace(found, **await _checked(columns)))
-    await record_change(work.connection, work.actor, "event_type.update", found.name, found, saved)
+async def _save(work: UnitOfWork, event_type: EventType, columns: dict[str, Any]) -> EventType:
+    saved = await event_types.save(work.connection, replace(event_type, **await _checked(columns)))
+    await record_change(work.connection, work.actor, "event_type.update", event_type.name, event_type, saved)
     return saved
 
 
-def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
-    """Check that schemas are valid; *where* is the path that errors name. Raises InvalidValue."""
+def check_schemas(schemas: Mapping[str, Any], *location: str) -> None:
+    """Check that schemas are valid; *location* is the path that errors name. Raises InvalidValue."""
     # Importing the validator takes longer than most commands; the gateway imports it at start.
     from boathook.verification.json_schema import check_schema
 
@@ -177,7 +177,7 @@ def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
         try:
             check_schema(schema)
         except ValueError as error:
-            raise InvalidValue(str(error), *where, version) from None
+            raise InvalidValue(str(error), *location, version) from None
 
 
 async def _checked(columns: dict[str, Any]) -> dict[str, Any]:

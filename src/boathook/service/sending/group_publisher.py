@@ -81,11 +81,11 @@ class GroupPublisher:
     async def find_token(self, token: str) -> KnownToken | None:
         """Return a valid, unrestricted token of an organization; None for any other token."""
         sha256 = keys.hash_token(token)
-        known = self._tokens.get(sha256)
-        if known is not None and known.known_until > time.monotonic():
-            return known
-        if known is not None:  # one request checks the token again, the others use the cached one meanwhile
-            self._tokens[sha256] = replace(known, known_until=time.monotonic() + _TOKEN_AGE_S)
+        cached = self._tokens.get(sha256)
+        if cached is not None and cached.known_until > time.monotonic():
+            return cached
+        if cached is not None:  # one request checks the token again, the others use the cached one meanwhile
+            self._tokens[sha256] = replace(cached, known_until=time.monotonic() + _TOKEN_AGE_S)
         async with self._context.reading(self._within_s) as connection:
             principal = await keys.find_principal(connection, token)
         if principal is None or not principal.is_for_organization:
@@ -93,8 +93,8 @@ class GroupPublisher:
             return None
         if len(self._tokens) >= _MAX_TOKENS:
             self._tokens.clear()
-        known = self._tokens[sha256] = KnownToken(sha256, principal, time.monotonic() + _TOKEN_AGE_S)
-        return known
+        cached = self._tokens[sha256] = KnownToken(sha256, principal, time.monotonic() + _TOKEN_AGE_S)
+        return cached
 
     async def prepare(self, token: KnownToken, message: Message) -> "PreparedMessage | None":
         """Return a message with its deliveries; None if `messages.create` must publish it.
@@ -113,8 +113,13 @@ class GroupPublisher:
         routes = outbox.cached_routes(organization, application)
         if routes is None or routes.routing.application is None:
             routes = await self._load_routes(organization, application)
-        found = None if routes is None else routes.routing.application
-        if routes is None or found is None or found.is_operational or found.home is not None:
+        routed_application = None if routes is None else routes.routing.application
+        if (
+            routes is None
+            or routed_application is None
+            or routed_application.is_operational
+            or routed_application.home is not None
+        ):
             return None
         if self._commits.is_full:
             return None
@@ -122,13 +127,13 @@ class GroupPublisher:
         row = NewMessageRow(
             target=MessageTarget(
                 organization=organization,
-                application_id=found.id,
+                application_id=routed_application.id,
                 uid=routes.uid,
                 registry=routes.routing.registry,
-                routes=found.version,
+                routes=routed_application.version,
                 token_sha256=token.sha256,
             ),
-            event=to_event(draft, found.id),
+            event=to_event(draft, routed_application.id),
             deliveries=routes.recipients(draft),
         )
         return PreparedMessage(draft, row)
@@ -168,21 +173,23 @@ class GroupPublisher:
         except GroupRolledBack as error:
             _LOG.debug("group_rolled_back", error=str(error), messages=len(group))
             return [False] * len(group)
-        stored = []
+        publishable = []
         for prepared, verdict in zip(group, verdicts, strict=True):
             if verdict is None:
-                stored.append(prepared)
+                publishable.append(prepared)
             else:
                 self._forget(prepared, verdict)
-        self._context.outbox.count(prepared.draft for prepared in stored)
-        self._notify_due([prepared.row for prepared in stored])
+        self._context.outbox.count(prepared.draft for prepared in publishable)
+        self._notify_due([prepared.row for prepared in publishable])
         return [verdict is None for verdict in verdicts]
 
-    def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
+    def _notify_due(self, rows: Sequence[NewMessageRow]) -> None:
         due = {
-            one
-            for row in stored
-            for one in due_recipients([delivery.recipient for delivery in row.deliveries], row.publication.deliver_at)
+            due_recipient
+            for row in rows
+            for due_recipient in due_recipients(
+                [delivery.recipient for delivery in row.deliveries], row.publication.deliver_at
+            )
         }
         if due:
             self._context.notify_due(due)

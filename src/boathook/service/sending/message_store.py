@@ -99,23 +99,23 @@ class MessageStore:
     ) -> None:
         """Store the messages at *positions*, routing them again while their routes are outdated."""
         for _ in range(_MAX_ROUNDS):
-            wanted = [_message(batch[position]) for position in positions]
-            rows = await self._route(wanted, within_s)
+            drafts = [_message(batch[position]) for position in positions]
+            rows = await self._route(drafts, within_s)
             for start, end in _commits(rows):
                 verdicts = await retry_on_conflict(partial(self._insert, rows[start:end], within_s))
                 for place, verdict in enumerate(verdicts, start):
                     if verdict == "outdated":
-                        self._outbox.forget_routes(*wanted[place].key)
+                        self._outbox.forget_routes(*drafts[place].key)
                     elif verdict == "missing":
-                        raise _deleted(wanted[place])
+                        raise _deleted(drafts[place])
                     else:
                         receipts[positions[place]] = _receipt(rows[place], verdict)
-            left = [position for position in positions if receipts[position] is None]
+            remaining = [position for position in positions if receipts[position] is None]
             if any(_is_known(receipts[position]) for position in positions):
                 await self._replicate(within_s)
-            if not left:
+            if not remaining:
                 return
-            positions = left
+            positions = remaining
         raise RoutesChanged("the routes kept changing while messages were stored")
 
     async def _replicate(self, within_s: float | None) -> None:
@@ -124,9 +124,9 @@ class MessageStore:
             with translate_errors():
                 await replicate_reads(connection)
 
-    async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
-        routes = {one.key: self._outbox.cached_routes(*one.key) for one in wanted}
-        missing = {one.key: one for one in wanted if routes[one.key] is None}
+    async def _route(self, drafts: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
+        routes = {draft.key: self._outbox.cached_routes(*draft.key) for draft in drafts}
+        missing = {draft.key: draft for draft in drafts if routes[draft.key] is None}
         moved: list[ServedElsewhere] = []
         if missing:
             async with self._database().acquire(within_s=within_s) as connection:
@@ -136,11 +136,11 @@ class MessageStore:
                             routes[key] = await self._read_routes(connection, message)
                         except ServedElsewhere as error:
                             moved.append(error)
-        for one in moved:
-            self._on_moved(one)
+        for draft in moved:
+            self._on_moved(draft)
         if moved:
             raise moved[0]
-        return [_row(one, found) for one in wanted if (found := routes[one.key]) is not None]
+        return [_row(draft, known_routes) for draft in drafts if (known_routes := routes[draft.key]) is not None]
 
     async def _read_routes(self, connection: Connection, message: _Message) -> CompiledRoutes:
         routing = await read_routing(connection, *message.key)
@@ -160,12 +160,12 @@ class MessageStore:
                 raise cause if isinstance(cause, DatabaseError) else error from cause
             async with database.acquire(within_s=within_s) as connection:
                 with translate_errors():
-                    stored = await find_stored(connection, [row.event.id for row in rows])
-            if not stored:
+                    stored_ids = await find_stored(connection, [row.event.id for row in rows])
+            if not stored_ids:
                 raise ValueRejected(str(error)) from error
-        left = [row for row in rows if row.event.id not in stored]
-        others = iter(await self._insert(left, within_s) if left else ())
-        return [f"duplicate {row.event.id}" if row.event.id in stored else next(others) for row in rows]
+        remaining = [row for row in rows if row.event.id not in stored_ids]
+        others = iter(await self._insert(remaining, within_s) if remaining else ())
+        return [f"duplicate {row.event.id}" if row.event.id in stored_ids else next(others) for row in rows]
 
     async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
         """Report messages that were answered 202 and are not stored: to their organizations, in the log, as a metric.

@@ -124,24 +124,24 @@ async def get(work: UnitOfWork, application: Application, reference: str) -> Mes
     """Return a message by its id or its eventId. Raises NotFound."""
     # PostgreSQL stores no NUL in text, so no message can have this eventId.
     is_text = "\x00" not in reference
-    found = await messages.find(work.connection, application.shown_id, reference) if is_text else None
-    if found is None:
+    message_row = await messages.find(work.connection, application.shown_id, reference) if is_text else None
+    if message_row is None:
         raise NotFound(f"there is no message {reference}")
-    return found
+    return message_row
 
 
 async def list_page(
     work: UnitOfWork,
     application: Application,
     window: Window,
-    wanted: MessageFilter = ALL_MESSAGES,
+    message_filter: MessageFilter = ALL_MESSAGES,
     *,
     limit: int,
     has_content: bool = True,
 ) -> Page[MessageRow]:
     """Return a page of an application's messages, newest first."""
     return await messages.list_page(
-        work.connection, application.shown_id, window, wanted, limit=limit, has_content=has_content
+        work.connection, application.shown_id, window, message_filter, limit=limit, has_content=has_content
     )
 
 
@@ -165,8 +165,8 @@ async def search(
         limit: the maximum number of messages.
     """
     return await scan_until_full(
-        lambda place, left: endpoint_stats.scan_messages(
-            work.connection, application.shown_id, place, type=type, channel=channel, limit=left
+        lambda place, limit_left: endpoint_stats.scan_messages(
+            work.connection, application.shown_id, place, type=type, channel=channel, limit=limit_left
         ),
         before,
         limit,
@@ -178,7 +178,7 @@ async def list_endpoint_messages(
     application: Application,
     endpoint: str,
     window: Window,
-    wanted: MessageFilter = ALL_MESSAGES,
+    message_filter: MessageFilter = ALL_MESSAGES,
     *,
     status: MessageStatus | None = None,
     limit: int,
@@ -191,7 +191,7 @@ async def list_endpoint_messages(
         application.shown_id,
         target.id,
         window,
-        wanted,
+        message_filter,
         status=status,
         limit=limit,
         has_content=has_content,
@@ -202,16 +202,16 @@ async def list_destinations(
     work: UnitOfWork, application: Application, message: str, cursor: Cursor | None = None, *, limit: int
 ) -> Page[MessageDestination]:
     """Return a page of a message's endpoints, including deleted ones, each with its status there. Raises NotFound."""
-    found = await get(work, application, message)
-    return await messages.list_destinations(work.connection, application.id, found.id, cursor, limit=limit)
+    message_row = await get(work, application, message)
+    return await messages.list_destinations(work.connection, application.id, message_row.id, cursor, limit=limit)
 
 
 async def get_enabled_endpoint(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
     """Return an enabled endpoint. Raises NotFound, and InvalidState if it is disabled."""
-    found = await endpoints.get(work, application, reference)
-    if found.is_disabled:
+    enabled = await endpoints.get(work, application, reference)
+    if enabled.is_disabled:
         raise InvalidState("the endpoint is disabled; enable it first, then send again", "endpoint_disabled")
-    return found
+    return enabled
 
 
 async def resend(work: UnitOfWork, application: Application, message: str, endpoint: str) -> None:
@@ -222,14 +222,14 @@ async def resend(work: UnitOfWork, application: Application, message: str, endpo
         InvalidState: the endpoint is disabled, or the message's content was deleted.
     """
     target = await get_enabled_endpoint(work, application, endpoint)
-    found = await get(work, application, message)
+    message_row = await get(work, application, message)
     action = AuditContext(actor=work.actor, note=f"resent to {target.shown_id}")
     number = 0
-    if not found.is_gone:
+    if not message_row.is_gone:
         # Bypass the order key's queue, which may be waiting for this very message.
-        one = [(found.id, None)]
+        single_message = [(message_row.id, None)]
         number = await resends.resend(
-            work.connection, target.recipient, one, ResendKind.ALL, is_manual=True, action=action
+            work.connection, target.recipient, single_message, ResendKind.ALL, is_manual=True, action=action
         )
     if number == 0:
         raise InvalidState("the message's content was deleted, so it cannot be sent again", "missing_payload")
@@ -273,13 +273,13 @@ async def send_example(
 async def _example(work: UnitOfWork, type: str, index: int) -> bytes:
     if type == PING:
         return _PONG
-    found = await event_types.find(work.connection, work.organization, type)
-    if found is None:
+    event_type = await event_types.find(work.connection, work.organization, type)
+    if event_type is None:
         raise NotFound(f"unknown event type {type}")
-    given = _newest(found.schemas or {}).get("examples")
-    if not isinstance(given, list) or not 0 <= index < len(given) or not isinstance(given[index], Mapping):
+    examples = _newest(event_type.schemas or {}).get("examples")
+    if not isinstance(examples, list) or not 0 <= index < len(examples) or not isinstance(examples[index], Mapping):
         raise InvalidState(f"the schema of {type} has no such example; add one to its examples", "invalid_scheme")
-    return msgspec.json.encode(given[index])
+    return msgspec.json.encode(examples[index])
 
 
 def _newest(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -306,18 +306,18 @@ async def has_subscribers(work: UnitOfWork, application: Application, type: str,
 
 async def expunge(work: UnitOfWork, application: Application, reference: str) -> None:
     """Delete a message's content permanently. Raises NotFound."""
-    found = await get(work, application, reference)
-    await messages.expunge(work.connection, application.shown_id, [found.id])
-    await record(work.connection, work.actor, "message.expunge", found.shown_id)
+    message_row = await get(work, application, reference)
+    await messages.expunge(work.connection, application.shown_id, [message_row.id])
+    await record(work.connection, work.actor, "message.expunge", message_row.shown_id)
 
 
 async def expunge_many(work: UnitOfWork, application: Application, references: Sequence[str]) -> Mapping[str, bool]:
     """Delete the contents of several messages permanently; return whether each message exists."""
-    found = await messages.find_ids(work.connection, application.shown_id, references)
-    await messages.expunge(work.connection, application.shown_id, list(found.values()))
-    for identifier in found.values():
+    ids_by_reference = await messages.find_ids(work.connection, application.shown_id, references)
+    await messages.expunge(work.connection, application.shown_id, list(ids_by_reference.values()))
+    for identifier in ids_by_reference.values():
         await record(work.connection, work.actor, "message.expunge", ids.show(ids.MESSAGE, identifier))
-    return {reference: reference in found for reference in references}
+    return {reference: reference in ids_by_reference for reference in references}
 
 
 def object_of(payload: bytes) -> bytes:

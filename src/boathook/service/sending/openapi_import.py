@@ -119,8 +119,8 @@ def read_webhooks(document: str | Mapping[str, Any]) -> list[WebhookType]:
     """
     types = read_types(read_document(document) if isinstance(document, str) else document)
     began = time.thread_time()
-    for one in types:
-        check_schemas(schemas_of(one) or {}, "spec", "webhooks", one.name)
+    for webhook_type in types:
+        check_schemas(schemas_of(webhook_type) or {}, "spec", "webhooks", webhook_type.name)
         if time.thread_time() - began > MAX_CHECK_S:
             raise InvalidValue("the schemas take too long to check; write fewer patterns, or several documents", "spec")
     return types
@@ -165,7 +165,9 @@ def _read_schema(reader: "_ReferenceResolver", operation: Mapping[str, Any]) -> 
     schema: Mapping[str, Any] = reader.with_definitions(media["schema"])
     examples = [media["example"]] if "example" in media else []
     examples += [
-        one["value"] for one in map(reader.follow, reader.follow(media.get("examples")).values()) if "value" in one
+        example["value"]
+        for example in map(reader.follow, reader.follow(media.get("examples")).values())
+        if "value" in example
     ]
     if examples and "examples" not in schema:
         schema = {**schema, "examples": examples}
@@ -194,27 +196,30 @@ class _ReferenceResolver:
 
     def with_definitions(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return a schema with all parts of the document that it refers to as its definitions."""
-        found: dict[str, Any] = {}
-        root: dict[str, Any] = self._rewrite_references(schema, found)
-        while missing := [name for name, part in found.items() if part is None]:
+        definitions: dict[str, Any] = {}
+        root: dict[str, Any] = self._rewrite_references(schema, definitions)
+        while missing := [name for name, part in definitions.items() if part is None]:
             for name in missing:
-                found[name] = self._rewrite_references(self._find(name), found)
-        if found:
-            root["definitions"] = {**root.get("definitions", {}), **{_key(name): part for name, part in found.items()}}
+                definitions[name] = self._rewrite_references(self._find(name), definitions)
+        if definitions:
+            root["definitions"] = {
+                **root.get("definitions", {}),
+                **{_key(name): part for name, part in definitions.items()},
+            }
         return root
 
-    def _rewrite_references(self, value: Any, found: dict[str, Any], depth: int = 0) -> Any:
+    def _rewrite_references(self, value: Any, definitions: dict[str, Any], depth: int = 0) -> Any:
         self._count()
         if depth > MAX_DEPTH:
             raise InvalidValue(f"a schema nests at most {MAX_DEPTH} deep", "spec")
         match value:
             case {"$ref": str(name)} if name.startswith(_COMPONENTS):
-                found.setdefault(name, None)
+                definitions.setdefault(name, None)
                 return {"$ref": f"#/definitions/{_key(name)}"}
             case dict():
-                return {key: self._rewrite_references(part, found, depth + 1) for key, part in value.items()}
+                return {key: self._rewrite_references(part, definitions, depth + 1) for key, part in value.items()}
             case list():
-                return [self._rewrite_references(part, found, depth + 1) for part in value]
+                return [self._rewrite_references(part, definitions, depth + 1) for part in value]
             case _:
                 return value
 
@@ -254,13 +259,13 @@ _PAGE: Final = 250
 
 async def export_event_types(work: UnitOfWork) -> list[EventType]:
     """Return all of an organization's event types by name, including archived ones."""
-    found: list[EventType] = []
+    exported: list[EventType] = []
     while True:
-        position = found[-1].name if found else None
+        position = exported[-1].name if exported else None
         page = await event_types.list_page(work, place=position, limit=_PAGE, with_archived=True)
-        found += page
+        exported += page
         if len(page) < _PAGE:
-            return found
+            return exported
 
 
 async def import_event_types(work: UnitOfWork, types: Sequence[tuple[str, NewEventType]]) -> None:
@@ -279,13 +284,13 @@ async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
 
 
 async def import_openapi(
-    work: UnitOfWork, named: Sequence[WebhookType], *, is_dry_run: bool = False, is_whole: bool = False
+    work: UnitOfWork, webhook_types: Sequence[WebhookType], *, is_dry_run: bool = False, is_whole: bool = False
 ) -> list[WebhookType]:
     """Create or update the event types of an OpenAPI document; archived ones are restored.
 
     Args:
         work: the unit of work.
-        named: the result of `read_openapi`.
+        webhook_types: the result of `read_openapi`.
         is_dry_run: change nothing.
         is_whole: archive the event types that the document does not contain.
 
@@ -295,32 +300,36 @@ async def import_openapi(
     Raises:
         InvalidValue: a schema is invalid.
     """
-    known = {one.name: one for one in await export_event_types(work)}
-    changed = [one for one in named if not _is_same(known.get(one.name), one)]
+    types_by_name = {event_type.name: event_type for event_type in await export_event_types(work)}
+    changed = [
+        webhook_type
+        for webhook_type in webhook_types
+        if not _is_same(types_by_name.get(webhook_type.name), webhook_type)
+    ]
     if is_dry_run:
         return changed
-    for one in changed:
-        await event_types.put(work, one.name, _values(known.get(one.name), one))
+    for webhook_type in changed:
+        await event_types.put(work, webhook_type.name, _values(types_by_name.get(webhook_type.name), webhook_type))
     if is_whole:
-        names = {one.name for one in named}
-        for name, type in known.items():
+        names = {webhook_type.name for webhook_type in webhook_types}
+        for name, type in types_by_name.items():
             if name not in names and not type.is_archived:
                 await event_types.delete(work, name)
     return changed
 
 
-def _values(known: EventType | None, new: WebhookType) -> NewEventType:
+def _values(event_type: EventType | None, new: WebhookType) -> NewEventType:
     return NewEventType(
         description=new.description,
         is_deprecated=new.is_deprecated,
         schemas=schemas_of(new),
-        feature_flags=None if known is None else known.feature_flags,
-        group_name=None if known is None else known.group_name,
+        feature_flags=None if event_type is None else event_type.feature_flags,
+        group_name=None if event_type is None else event_type.group_name,
     )
 
 
-def _is_same(known: EventType | None, new: WebhookType) -> bool:
-    if known is None or known.is_archived:
+def _is_same(event_type: EventType | None, new: WebhookType) -> bool:
+    if event_type is None or event_type.is_archived:
         return False
-    before = (known.description, known.is_deprecated, known.schemas)
+    before = (event_type.description, event_type.is_deprecated, event_type.schemas)
     return before == (new.description, new.is_deprecated, schemas_of(new))

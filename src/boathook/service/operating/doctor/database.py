@@ -86,8 +86,8 @@ async def _safety(settings: Settings, database: Database) -> Finding:
     try:
         notes = await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
     except (DatabaseUnavailable, UnsafeDatabase) as error:
-        found, _, fix = str(error).partition(". ")
-        return Finding("safety", CheckStatus.FAIL, found, fix)
+        text, _, fix = str(error).partition(". ")
+        return Finding("safety", CheckStatus.FAIL, text, fix)
     if notes:
         return Finding("safety", CheckStatus.WARN, " ".join(notes), "set database.allow_unsafe = false in production")
     return Finding("safety", CheckStatus.OK, "commits are durable")
@@ -96,22 +96,20 @@ async def _safety(settings: Settings, database: Database) -> Finding:
 async def _standbys(database: Database) -> Finding:
     standbys = await read_standby_health(database)
     if standbys.stalled:
-        found, _, fix = describe_stall(standbys.stalled).partition(". ")
-        return Finding("standbys", CheckStatus.WARN, found, fix)
+        text, _, fix = describe_stall(standbys.stalled).partition(". ")
+        return Finding("standbys", CheckStatus.WARN, text, fix)
     if not standbys.connected:
         return Finding("standbys", CheckStatus.OK, "none is connected; commits are on the primary only")
     if standbys.names and not (standbys.is_hidden or standbys.synchronous):
-        found = f"none of the {standbys.connected} connected is one of synchronous_standby_names ({standbys.names})"
-        return Finding("standbys", CheckStatus.WARN, found, "start the standby that is named: commits wait for it")
+        text = f"none of the {standbys.connected} connected is one of synchronous_standby_names ({standbys.names})"
+        return Finding("standbys", CheckStatus.WARN, text, "start the standby that is named: commits wait for it")
     if standbys.names:
         return Finding(
             "standbys", CheckStatus.OK, f"{standbys.connected} connected, and commits wait for {standbys.names}"
         )
-    found = (
-        f"{standbys.connected} connected, and commits wait for none: promoting one loses commits it has not received"
-    )
+    text = f"{standbys.connected} connected, and commits wait for none: promoting one loses commits it has not received"
     return Finding(
-        "standbys", CheckStatus.WARN, found, "set synchronous_standby_names, if a failover must not lose data"
+        "standbys", CheckStatus.WARN, text, "set synchronous_standby_names, if a failover must not lose data"
     )
 
 
@@ -119,21 +117,21 @@ async def _clock(database: Database) -> Finding:
     before = time.time()
     theirs = (await read_clock(database)).timestamp()
     skew_s = theirs - (before + time.time()) / 2
-    found = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the database's"
+    text = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the database's"
     if abs(skew_s) < 2:
         return Finding("clock", CheckStatus.OK, "agrees with the database's")
     verdict = CheckStatus.WARN if abs(skew_s) < 60 else CheckStatus.FAIL
-    return Finding("clock", verdict, found, "synchronise both hosts' clocks (NTP); signatures carry timestamps")
+    return Finding("clock", verdict, text, "synchronise both hosts' clocks (NTP); signatures carry timestamps")
 
 
 def _connections(settings: Settings, health: DatabaseHealth) -> Finding:
     """Compare what the processes of this host may open with the server's limit."""
     needed = count_connections(settings).most
-    found = f"PostgreSQL {health.version}, {health.connections} of {health.max_connections} connections in use"
+    text = f"PostgreSQL {health.version}, {health.connections} of {health.max_connections} connections in use"
     if needed + 5 > health.max_connections:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
-        return Finding("connections", CheckStatus.WARN, f"{found}; these settings need {needed}", fix)
-    return Finding("connections", CheckStatus.OK, found)
+        return Finding("connections", CheckStatus.WARN, f"{text}; these settings need {needed}", fix)
+    return Finding("connections", CheckStatus.OK, text)
 
 
 async def _connection_limit(settings: Settings, database: Database) -> AsyncIterator[Finding]:
@@ -144,16 +142,16 @@ async def _connection_limit(settings: Settings, database: Database) -> AsyncIter
     except ConfigError as error:
         verdict, text = CheckStatus.FAIL, str(error)
     if text is not None:
-        found, _, fix = text.partition(". ")
-        yield Finding("connections", verdict, found, fix)
+        summary, _, fix = text.partition(". ")
+        yield Finding("connections", verdict, summary, fix)
 
 
 def _wal_compression(health: DatabaseHealth) -> Finding:
-    found = f"wal_compression is {health.wal_compression}"
+    text = f"wal_compression is {health.wal_compression}"
     if health.wal_compression in {"on", "pglz"}:
-        found += ": compressing pages with pglz slows ingest after each checkpoint"
-        return Finding("log", CheckStatus.WARN, found, f"set wal_compression = {'lz4' if health.has_lz4 else 'off'}")
-    return Finding("log", CheckStatus.OK, found)
+        text += ": compressing pages with pglz slows ingest after each checkpoint"
+        return Finding("log", CheckStatus.WARN, text, f"set wal_compression = {'lz4' if health.has_lz4 else 'off'}")
+    return Finding("log", CheckStatus.OK, text)
 
 
 def _partitions(health: DatabaseHealth) -> Finding:
@@ -162,26 +160,26 @@ def _partitions(health: DatabaseHealth) -> Finding:
         return Finding("partitions", CheckStatus.FAIL, "there is none", fix)
     ahead = (health.latest_partition - health.now.date()).days
     if ahead < 0 or health.unpartitioned_events:
-        found = (
-            f"the last is of the week of {health.latest_partition}; {health.unpartitioned_events} events are in none"
-        )
-        return Finding("partitions", CheckStatus.FAIL if ahead < -7 else CheckStatus.WARN, found, fix)
+        text = f"the last is of the week of {health.latest_partition}; {health.unpartitioned_events} events are in none"
+        return Finding("partitions", CheckStatus.FAIL if ahead < -7 else CheckStatus.WARN, text, fix)
     return Finding("partitions", CheckStatus.OK, f"are made up to the week of {health.latest_partition}")
 
 
 def _backlog(health: DatabaseHealth) -> Finding:
     if health.overdue or health.expired_leases:
         oldest = _ago(health.now, health.oldest_due)
-        found = (
+        text = (
             f"{health.overdue} deliveries overdue, the oldest since {oldest}; {health.expired_leases} leases abandoned"
         )
-        return Finding("backlog", CheckStatus.WARN, found, "run workers and a keeper, or more of them (server.workers)")
+        return Finding("backlog", CheckStatus.WARN, text, "run workers and a keeper, or more of them (server.workers)")
     return Finding("backlog", CheckStatus.OK, "nothing is overdue")
 
 
 def _routes(health: DatabaseHealth) -> Finding:
     if health.unrouted:
-        names = ", ".join(f"{one.recipient} ({one.number})" for one in health.unrouted[:5])
+        names = ", ".join(
+            f"{recipient_count.recipient} ({recipient_count.number})" for recipient_count in health.unrouted[:5]
+        )
         fix = "load the app that handles them (server.app or apps.load), or ignore them when they are dead letters"
         return Finding(
             "routes", CheckStatus.WARN, f"pending deliveries to recipients without an active route: {names}", fix
@@ -193,13 +191,13 @@ def _unhandled(counts: Mapping[str, int]) -> Finding:
     if not counts:
         return Finding("unhandled", CheckStatus.OK, "every event of the last day matched a handler")
     number = sum(counts.values())
-    shown = f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
+    total = f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
     subjects = ", ".join(f"{subject} ({count:,})" for subject, count in list(counts.items())[:5])
     fix = (
         "see `boathook events list --unhandled`; once a handler matches them, run"
         " `boathook events replay --route --unhandled`"
     )
-    return Finding("unhandled", CheckStatus.WARN, f"{shown} events of the last day matched no handler: {subjects}", fix)
+    return Finding("unhandled", CheckStatus.WARN, f"{total} events of the last day matched no handler: {subjects}", fix)
 
 
 def _dead(health: DatabaseHealth) -> Finding:
@@ -216,8 +214,8 @@ def _snapshot(health: DatabaseHealth) -> Finding:
         return Finding("snapshots", CheckStatus.WARN, f"vacuum is blocked by {names}", "end or drop them")
     since = health.snapshot_since
     if since is not None and health.now - since > timedelta(minutes=5):
-        found = f"{health.snapshot_by} has held one for {_ago(health.now, since)}, so vacuum cannot remove dead rows"
-        return Finding("snapshots", CheckStatus.WARN, found, "end that session or its transaction")
+        text = f"{health.snapshot_by} has held one for {_ago(health.now, since)}, so vacuum cannot remove dead rows"
+        return Finding("snapshots", CheckStatus.WARN, text, "end that session or its transaction")
     return Finding("snapshots", CheckStatus.OK, "none is old")
 
 
@@ -240,42 +238,42 @@ async def _secrets(settings: Settings, database: Database, sending: SendingHealt
         fix = f"restore {file} from a backup, or set outbound.encryption_keys"
         return Finding(check, CheckStatus.FAIL, f"are encrypted, but the key file {file} is missing", fix)
     try:
-        found = await endpoint_secrets.examine(database, open_secret_box(settings))
+        report = await endpoint_secrets.examine(database, open_secret_box(settings))
     except ConfigError as error:
         return Finding(check, CheckStatus.FAIL, str(error), "correct outbound.encryption_keys")
-    if is_file and sending.hosts > 1 and not found.unreadable:
+    if is_file and sending.hosts > 1 and not report.unreadable:
         fix = f'set outbound.encryption_keys on all hosts, such as to ["file:{file}"]'
         hosts = f"boathook runs on {sending.hosts} hosts, and the key is a file of this one"
         return Finding(check, CheckStatus.WARN, hosts, fix)
-    return _encrypted(check, found)
+    return _encrypted(check, report)
 
 
-def _encrypted(check: str, found: endpoint_secrets.EncryptionReport) -> Finding:
-    if found.unreadable:
-        reasons = "; ".join(found.unreadable)
-        names = _names(found.endpoints)
+def _encrypted(check: str, report: endpoint_secrets.EncryptionReport) -> Finding:
+    if report.unreadable:
+        reasons = "; ".join(report.unreadable)
+        names = _names(report.endpoints)
         fix = f"add the missing key to outbound.encryption_keys, or give these others: {names}"
-        return Finding(check, CheckStatus.FAIL, f"{found.unreadable.total()} cannot be read: {reasons}", fix)
-    if found.old:
+        return Finding(check, CheckStatus.FAIL, f"{report.unreadable.total()} cannot be read: {reasons}", fix)
+    if report.old:
         fix = "run `boathook endpoints reencrypt`; then the old key may go"
-        return Finding(check, CheckStatus.WARN, f"{found.old} of {found.number} are encrypted with an old key", fix)
-    return Finding(check, CheckStatus.OK, f"all {found.number} can be read")
+        return Finding(check, CheckStatus.WARN, f"{report.old} of {report.number} are encrypted with an old key", fix)
+    return Finding(check, CheckStatus.OK, f"all {report.number} can be read")
 
 
 def _endpoints(sending: SendingHealth) -> Finding:
     if sending.disabled:
         fix = "fix them with their owners, then run `boathook endpoints enable`"
         names = _names(sending.disabled)
-        found = f"{len(sending.disabled)} of {sending.endpoints} failed permanently and are disabled: {names}"
-        return Finding("endpoints", CheckStatus.WARN, found, fix)
+        text = f"{len(sending.disabled)} of {sending.endpoints} failed permanently and are disabled: {names}"
+        return Finding("endpoints", CheckStatus.WARN, text, fix)
     return Finding("endpoints", CheckStatus.OK, f"{sending.endpoints}, none disabled")
 
 
 def _breakers(sending: SendingHealth) -> Finding:
     if sending.paused:
         fix = "check their attempts: `boathook deliveries list --recipient endpoint:ID`, then `deliveries show`"
-        found = f"paused, as they keep failing: {counted(len(sending.paused), 'endpoint')}, {_names(sending.paused)}"
-        return Finding("breakers", CheckStatus.WARN, found, fix)
+        text = f"paused, as they keep failing: {counted(len(sending.paused), 'endpoint')}, {_names(sending.paused)}"
+        return Finding("breakers", CheckStatus.WARN, text, fix)
     return Finding("breakers", CheckStatus.OK, "no endpoint is paused")
 
 

@@ -64,8 +64,8 @@ def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
 
 def examine_loaded(settings: Settings, hooks: Mapping[str, "Boathook"]) -> Iterator[Finding]:
     """Yield the sections that no loaded app reads, what apps find, and a `server.app` that declares nothing."""
-    named = {hook.name for hook in hooks.values()}
-    for section in sorted(settings.extra.keys() - named):
+    app_names = {hook.name for hook in hooks.values()}
+    for section in sorted(settings.extra.keys() - app_names):
         fix = f"write [sources.{section}]" if _is_provider(section) else "correct its name or remove it"
         yield Finding("settings", CheckStatus.WARN, f"{settings.file}: nothing reads the section [{section}]", fix)
     for hook in hooks.values():
@@ -108,14 +108,14 @@ def _is_provider(name: str) -> bool:
 
 def _unknown_source(settings: Settings, route: Route) -> Finding:
     near = get_close_matches(str(route.source), settings.sources, 1, _CLOSE)
-    found = f"{route.recipient} names the source {route.source!r}, which is not configured, so no event reaches it"
+    text = f"{route.recipient} names the source {route.source!r}, which is not configured, so no event reaches it"
     if near:
         return Finding(
-            "handlers", CheckStatus.WARN, f"{found}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
+            "handlers", CheckStatus.WARN, f"{text}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
         )
-    known = f", or use a configured one: {', '.join(settings.sources)}" if settings.sources else ""
-    fix = f"add it with `boathook sources add` or as [sources.{route.source}] in boathook.toml{known}"
-    return Finding("handlers", CheckStatus.WARN, found, fix)
+    alternatives = f", or use a configured one: {', '.join(settings.sources)}" if settings.sources else ""
+    fix = f"add it with `boathook sources add` or as [sources.{route.source}] in boathook.toml{alternatives}"
+    return Finding("handlers", CheckStatus.WARN, text, fix)
 
 
 def _recipe(settings: Settings, source: str) -> Recipe | None:
@@ -130,30 +130,30 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
     if recipe.has_event_types:
         for pattern in patterns:
             if rests := _never_alone(pattern, recipe.type):
-                found = (
+                text = (
                     f"{route.recipient} subscribes to {pattern!r} of source {route.source!r}, but the types of"
                     f" {recipe.title} continue after it, such as {f'{pattern}.{rests[0]}'!r}, so no event matches"
                 )
-                yield Finding("handlers", CheckStatus.FAIL, found, f'write hook.on("{route.source}", "{pattern}.*")')
+                yield Finding("handlers", CheckStatus.FAIL, text, f'write hook.on("{route.source}", "{pattern}.*")')
             elif len(parts := _SEPARATOR.split(pattern)) > 1:
                 sentence = f"{route.recipient} subscribes to {pattern!r}, which is one type with a separator in it"
                 arguments = ", ".join(f'"{part.strip()}"' for part in (str(route.source), *parts))
                 yield Finding("handlers", CheckStatus.WARN, sentence, f"write hook.on({arguments})")
             elif near := _misspelt(pattern, recipe.type):
-                found = (
+                text = (
                     f"{route.recipient} subscribes to {pattern!r} of source {route.source!r},"
                     f" which is none of the known types of {recipe.title}; did you mean {near!r}?"
                 )
-                yield Finding("handlers", CheckStatus.WARN, found, "correct the type in hook.on")
+                yield Finding("handlers", CheckStatus.WARN, text, "correct the type in hook.on")
     elif len(patterns) == len(route.types):
-        found = (
+        text = (
             f"{route.recipient} subscribes to {', '.join(patterns)} of source {route.source!r}, but requests of the"
             f" provider {recipe.name!r} have no event type: the type of each event is {UNKNOWN_TYPE!r}"
         )
         fix = "remove the types from hook.on, and check the event's body"
         if recipe.configure is not None:
             fix += f"; or set type_header or type_path in sources.{route.source}"
-        yield Finding("handlers", CheckStatus.FAIL, found, fix)
+        yield Finding("handlers", CheckStatus.FAIL, text, fix)
 
 
 def _never_alone(pattern: str, types: EventType) -> list[str]:
@@ -162,7 +162,11 @@ def _never_alone(pattern: str, types: EventType) -> list[str]:
     rests = types.rests.get(first, ())
     if not rest:
         return list(rests)
-    return [] if rest in rests else [one.removeprefix(f"{rest}.") for one in rests if one.startswith(f"{rest}.")]
+    return (
+        []
+        if rest in rests
+        else [continuation.removeprefix(f"{rest}.") for continuation in rests if continuation.startswith(f"{rest}.")]
+    )
 
 
 def _with_rest(first: str, rest: str, types: EventType) -> str:
@@ -175,7 +179,9 @@ def _by_its_words(pattern: str, types: EventType) -> str | None:
     """Return the known type of the same words with other characters between them, such as ``a.b`` for ``a_b``."""
     words = _BETWEEN.sub(" ", pattern.lower())
     whole = (f"{first}.{rest}" for first, rests in types.rests.items() for rest in rests)
-    return next((known for known in (*types.known, *whole) if _BETWEEN.sub(" ", known.lower()) == words), None)
+    return next(
+        (candidate for candidate in (*types.known, *whole) if _BETWEEN.sub(" ", candidate.lower()) == words), None
+    )
 
 
 def _misspelt(pattern: str, types: EventType) -> str | None:
@@ -189,5 +195,5 @@ def _misspelt(pattern: str, types: EventType) -> str | None:
     rests = types.rests.get(first, ())
     if not rest or "*" in rest or rest in rests:
         return None
-    near = get_close_matches(pattern.lower(), [f"{first}.{one}" for one in rests], 1, _CLOSE_REST)
+    near = get_close_matches(pattern.lower(), [f"{first}.{further_part}" for further_part in rests], 1, _CLOSE_REST)
     return near[0] if near else None

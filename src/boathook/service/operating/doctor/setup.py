@@ -69,16 +69,16 @@ def examine_settings(settings: Settings) -> Iterator[Finding]:
         elif settings.is_in_file(key):
             written.append(key)
     if written:
-        found = f"secrets are written out in {settings.file}: {', '.join(written)}"
-        yield Finding("settings", CheckStatus.WARN, found, 'write "env:NAME" or "file:PATH", and the secret there')
+        warning = f"secrets are written out in {settings.file}: {', '.join(written)}"
+        yield Finding("settings", CheckStatus.WARN, warning, 'write "env:NAME" or "file:PATH", and the secret there')
     for key, variable in _variables(settings):
         value = os.environ.get(variable, "")
         if fault := _surplus(value):
             sentence = f"{key}: the value of the environment variable {variable} {fault}"
             yield Finding("settings", CheckStatus.WARN, sentence, "set it to the secret alone")
     if settings.server.production and not settings.database.url:
-        found = "server.production is true, but PostgreSQL is the embedded one, which is for development"
-        yield Finding("settings", CheckStatus.WARN, found, "set database.url to a PostgreSQL with backups")
+        warning = "server.production is true, but PostgreSQL is the embedded one, which is for development"
+        yield Finding("settings", CheckStatus.WARN, warning, "set database.url to a PostgreSQL with backups")
 
 
 def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -191,11 +191,11 @@ async def _user_tokens(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding("jwt", CheckStatus.FAIL, f"{settings.jwt.jwks_url}: {error}", fix)
         return
     if not number:
-        found = f"{settings.jwt.jwks_url} has no key that can verify a token: RSA of 2,048 bits, EC or Ed25519"
-        yield Finding("jwt", CheckStatus.FAIL, found, "see that jwt.jwks_url is the issuer's key set")
+        text = f"{settings.jwt.jwks_url} has no key that can verify a token: RSA of 2,048 bits, EC or Ed25519"
+        yield Finding("jwt", CheckStatus.FAIL, text, "see that jwt.jwks_url is the issuer's key set")
         return
-    found = f"{settings.jwt.jwks_url} has {counted(number, 'key')} for the tokens of users"
-    yield Finding("jwt", CheckStatus.OK, found)
+    text = f"{settings.jwt.jwks_url} has {counted(number, 'key')} for the tokens of users"
+    yield Finding("jwt", CheckStatus.OK, text)
 
 
 def _disk(data_dir: Path) -> Finding:
@@ -203,14 +203,14 @@ def _disk(data_dir: Path) -> Finding:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    found = f"{free // _MIB:,} MiB free at {folder}"
+    text = f"{free // _MIB:,} MiB free at {folder}"
     if not os.access(folder, os.W_OK):
         return Finding(
             "disk", CheckStatus.FAIL, f"{folder} cannot be written to", "change server.data_dir or its owner"
         )
     if free < _LOW_DISK:
-        return Finding("disk", CheckStatus.FAIL if free < _MIN_DISK else CheckStatus.WARN, found, "make room")
-    return Finding("disk", CheckStatus.OK, found)
+        return Finding("disk", CheckStatus.FAIL if free < _MIN_DISK else CheckStatus.WARN, text, "make room")
+    return Finding("disk", CheckStatus.OK, text)
 
 
 def _files(settings: Settings) -> Finding:
@@ -223,23 +223,23 @@ def _files(settings: Settings) -> Finding:
     return Finding("open files", CheckStatus.OK, f"{'unlimited' if hard == resource.RLIM_INFINITY else hard} allowed")
 
 
-def _sources(known: KnownSources) -> Iterator[Finding]:
-    settings = known.settings
+def _sources(sources: KnownSources) -> Iterator[Finding]:
+    settings = sources.settings
     if not settings.sources:
         remedy = "add one with `boathook sources add`, in the console, or as [sources.NAME] in boathook.toml"
         yield Finding("sources", CheckStatus.WARN, "there is none, so no request is accepted", remedy)
     compiled = 0
     for name in settings.sources:
-        finding = _source(known, name)
+        finding = _source(sources, name)
         compiled += finding.verdict is not CheckStatus.FAIL
         yield finding
-    for name, problem in known.live.problems.items():
+    for name, problem in sources.live.problems.items():
         is_replaced = name in settings.sources
         verdict = CheckStatus.WARN if is_replaced else CheckStatus.FAIL
         fix = f"`boathook sources change {name}` or `boathook sources remove {name}`, or its page in the console"
         yield Finding(f"stored source {name}", verdict, f"is not used: {problem}", fix)
     if compiled == len(settings.sources):
-        paths = compile_sources(settings, known.added)
+        paths = compile_sources(settings, sources.added)
         yield Finding("paths", CheckStatus.OK, f"{counted(len(paths), 'path')}, each of one source")
         yield from _shared_secrets(settings)
 
@@ -251,16 +251,16 @@ def _shared_secrets(settings: Settings) -> Iterator[Finding]:
         for secret in () if source.unsigned else dict.fromkeys(settings.secrets_of(name)):
             users.setdefault(secret, []).append(name)
     for names in dict.fromkeys(tuple(names) for names in users.values() if len(names) > 1):
-        found = f"{', '.join(names)} share a secret: a request signed for one is valid at the others"
+        text = f"{', '.join(names)} share a secret: a request signed for one is valid at the others"
         fix = "give each source a secret of its own; for one sender at several addresses, give one source several paths"
-        yield Finding("secrets", CheckStatus.WARN, found, fix)
+        yield Finding("secrets", CheckStatus.WARN, text, fix)
 
 
-def _source(known: KnownSources, name: str) -> Finding:
-    settings, check = known.settings, f"source {name}"
+def _source(sources: KnownSources, name: str) -> Finding:
+    settings, check = sources.settings, f"source {name}"
     try:
-        check_secret_forms(source_spec(settings, name, known.added))
-        verifier = compile_verifier(settings, name, added=known.added)
+        check_secret_forms(source_spec(settings, name, sources.added))
+        verifier = compile_verifier(settings, name, added=sources.added)
     except ConfigError as error:
         fix = f"correct [sources.{name}] in boathook.toml"
         if name in settings.stored:
@@ -277,12 +277,12 @@ def _source(known: KnownSources, name: str) -> Finding:
         return Finding(check, CheckStatus.WARN, "accepts unverified requests (unsigned = true)", fix)
     retries_days = recipe.retries_for_days or 0.0
     if source.dedup_window_s is not None and source.dedup_window_s < retries_days * _DAY_S:
-        found = f"forgets events after {source.dedup_window_s:g} s, but {recipe.title} may resend after that"
+        text = f"forgets events after {source.dedup_window_s:g} s, but {recipe.title} may resend after that"
         fix = f"set sources.{name}.dedup_window_s to {math.ceil(retries_days + 1) * _DAY_S:.0f} or remove it"
-        return Finding(check, CheckStatus.WARN, found, fix)
+        return Finding(check, CheckStatus.WARN, text, fix)
     if source.dedup_window_s is None and source.dedup_days is not None and source.dedup_days < retries_days:
-        found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may resend after that"
+        text = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may resend after that"
         fix = f"set sources.{name}.dedup_days to {math.ceil(retries_days) + 1} or remove it"
-        return Finding(check, CheckStatus.WARN, found, fix)
+        return Finding(check, CheckStatus.WARN, text, fix)
     secrets = f", {counted(len(source.secrets), 'secret')}" if source.secrets else ""
     return Finding(check, CheckStatus.OK, f"{recipe.title}, {recipe.grade.value}{secrets}")

@@ -34,8 +34,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Yield the findings about the spool of this host."""
     root = root_of(settings)
     if not settings.spool.enabled:
-        found = "is off: while PostgreSQL is unavailable, every request is answered 503"
-        yield Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set spool.enabled = true")
+        text = "is off: while PostgreSQL is unavailable, every request is answered 503"
+        yield Finding(_LOCATION_CHECK, CheckStatus.WARN, text, "set spool.enabled = true")
     else:
         yield _place(settings, root)
     try:
@@ -62,9 +62,9 @@ async def compare(settings: Settings, database: Database) -> Finding:
     follow_sources(store, settings)
     missing = await store.find_unstored(drained)
     if missing:
-        found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(missing)}: was it restored?"
+        text = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(missing)}: was it restored?"
         return Finding(
-            _DRAINED_CHECK, CheckStatus.WARN, found, "run `boathook spool drain --again` on every host with gateways"
+            _DRAINED_CHECK, CheckStatus.WARN, text, "run `boathook spool drain --again` on every host with gateways"
         )
     return Finding(
         _DRAINED_CHECK, CheckStatus.OK, f"the database has what was drained last: {counted(len(drained), 'event')}"
@@ -73,15 +73,19 @@ async def compare(settings: Settings, database: Database) -> Finding:
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
     """Return the last drained events of each process that the spool keeps, without those PostgreSQL has refused."""
-    refused = {one.event.id for one in events_of(folders, {SegmentState.REFUSED}) if one.event is not None}
-    found: list[NewEvent] = []
+    refused = {
+        refused_event.event.id
+        for refused_event in events_of(folders, {SegmentState.REFUSED})
+        if refused_event.event is not None
+    }
+    latest: list[NewEvent] = []
     for folder in folders:
-        done = [segment for segment in folder.segments if segment.state is SegmentState.DONE]
-        last = events_of([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
+        drained = [segment for segment in folder.segments if segment.state is SegmentState.DONE]
+        last = events_of([replace(folder, segments=tuple(drained[-1:]))], {SegmentState.DONE})
         # Items of a batch have keys; the batch itself has none.
-        known = [one.event for one in last if one.event is not None and not one.event.items]
-        found += known[-_MAX_COMPARED:]
-    return [event for event in found if event.id not in refused]
+        single_events = [spooled.event for spooled in last if spooled.event is not None and not spooled.event.items]
+        latest += single_events[-_MAX_COMPARED:]
+    return [event for event in latest if event.id not in refused]
 
 
 def _place(settings: Settings, root: Path) -> Finding:
@@ -96,17 +100,17 @@ def _place(settings: Settings, root: Path) -> Finding:
         fix = "change server.data_dir, or the folder's owner"
         return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not sync events: {reason}", fix)
     if (kind := _kind_of(nearest)) in _IN_MEMORY:
-        found = f"{nearest} is in memory ({kind}): a power cut loses the events in it"
-        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set server.data_dir to a folder on a disk")
+        text = f"{nearest} is in memory ({kind}): a power cut loses the events in it"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, text, "set server.data_dir to a folder on a disk")
     usage = shutil.disk_usage(nearest)
     free_bytes = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
     max_bytes = spool.max_bytes * settings.server.gateways
     if free_bytes < min(max_bytes, spool.segment_bytes):
-        found = f"accepts no events: the disk of {nearest} is as full as spool.max_disk_used allows"
-        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "free space, or raise spool.max_disk_used")
+        text = f"accepts no events: the disk of {nearest} is as full as spool.max_disk_used allows"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, text, "free space, or raise spool.max_disk_used")
     if free_bytes < max_bytes:
-        found = f"has room for {free_bytes // _MIB:,} MiB of events, but the settings allow {max_bytes // _MIB:,}"
-        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "free space, or lower spool.max_bytes")
+        text = f"has room for {free_bytes // _MIB:,} MiB of events, but the settings allow {max_bytes // _MIB:,}"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, text, "free space, or lower spool.max_bytes")
     return Finding(
         _LOCATION_CHECK,
         CheckStatus.OK,
@@ -120,17 +124,17 @@ def _contents(summaries: list[FolderSummary]) -> Finding:
         sum(summary.segments[SegmentState.BAD] for summary in summaries),
     )
     refused = sum(summary.refused for summary in summaries)
-    left = sum(summary.waiting for summary in summaries if not summary.is_held)
-    held = sum(summary.waiting for summary in summaries if summary.is_held)
+    abandoned_events = sum(summary.waiting for summary in summaries if not summary.is_held)
+    held_events = sum(summary.waiting for summary in summaries if summary.is_held)
     if bad or lost or refused:
-        found = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
-        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` shows how to fix each")
-    if left:
-        found = f"events left by processes that have ended: {left}"
-        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "start a gateway here, or run `boathook spool drain`")
-    if held:
+        text = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, text, "`boathook spool status` shows how to fix each")
+    if abandoned_events:
+        text = f"events left by processes that have ended: {abandoned_events}"
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, text, "start a gateway here, or run `boathook spool drain`")
+    if held_events:
         fix = "check that PostgreSQL accepts events: `boathook_database_unavailable` shows since when it does not"
-        return Finding(_PENDING_CHECK, CheckStatus.WARN, f"events waiting for PostgreSQL: {held}", fix)
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, f"events waiting for PostgreSQL: {held_events}", fix)
     return Finding(_PENDING_CHECK, CheckStatus.OK, "nothing waits")
 
 
@@ -145,8 +149,8 @@ def _kind_of(folder: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         resolved = folder.resolve()
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
-            _, point, found, *_ = line.split(" ")
+            _, point, filesystem, *_ = line.split(" ")
             mounted = Path(point.replace("\\040", " "))
             if resolved.is_relative_to(mounted) and len(mounted.parts) >= len(mount_point.parts):
-                mount_point, kind = mounted, found
+                mount_point, kind = mounted, filesystem
     return kind
