@@ -16,7 +16,8 @@ from boathook.config import Settings, load
 from boathook.db.database import Database
 from boathook.db.due_notifier import notify_due
 from boathook.db.secret_box import SecretBox
-from boathook.delivery.dispatcher import Dispatcher, Executor
+from boathook.delivery.destination import Executor
+from boathook.delivery.dispatcher import Dispatcher
 from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.delivery.http_executor import make_sender
 from boathook.delivery.signer import make_secret

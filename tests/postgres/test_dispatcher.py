@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from boathook.db.database import Database
-from boathook.delivery.dispatcher import Executor
+from boathook.delivery.destination import Executor
 from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.domain.policy import Dead, Result, Retry, RetryPolicy, Success
 from tests.sender_harness import add_deliveries, add_endpoint, running_sender

@@ -16,7 +16,7 @@ from datetime import UTC, timedelta
 from types import ModuleType
 from typing import Any
 
-from boathook.delivery import dispatcher, http_executor, keeper
+from boathook.delivery import destination, http_executor, keeper
 from boathook.spool import segment_store
 from tests.simulation.loop import PROCESS, VirtualLoop
 from tests.simulation.sending.receivers import Courier
@@ -172,7 +172,7 @@ def _exchanged(value: object) -> object | None:
     return None
 
 
-def _place_of(attempt: dispatcher.Attempt) -> int:
+def _place_of(attempt: destination.Attempt) -> int:
     return hash((attempt.lease.event_id, attempt.lease.ordinal, attempt.lease.fence))
 
 
@@ -202,12 +202,12 @@ def patched() -> Iterator[None]:
     # Nothing of the wire is left, and claims have the same places in sets in every process.
     undo += [
         (http_executor, "HttpSender", vars(http_executor)["HttpSender"]),
-        (dispatcher.Attempt, "__hash__", dispatcher.Attempt.__hash__),
+        (destination.Attempt, "__hash__", destination.Attempt.__hash__),
     ]
     undo.append((keeper, "AlertService", vars(keeper)["AlertService"]))
     vars(http_executor)["HttpSender"] = Courier
     vars(keeper)["AlertService"] = _NoAlerts
-    dispatcher.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
+    destination.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -27,7 +27,8 @@ from boathook.db.endpoint_deliveries import (
     FinishedEndpointDelivery,
 )
 from boathook.db.secret_box import SecretBox
-from boathook.delivery.dispatcher import PACE_S, Attempt, DatabaseClock
+from boathook.delivery.destination import Attempt
+from boathook.delivery.dispatcher import PACE_S, DatabaseClock
 from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT

@@ -21,7 +21,7 @@ from boathook.db.endpoint_deliveries import (
     find_operational_subscribers,
 )
 from boathook.db.endpoints import DisabledEndpoint
-from boathook.delivery.dispatcher import Recorder
+from boathook.delivery.destination import Recorder
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueue
 from boathook.delivery.http_attempt import CONTENT_GONE, GONE, UNREADABLE
 from boathook.domain import ids

@@ -12,7 +12,8 @@ from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore, FailedAttempt, WaitingAttempt
 from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.live_settings import LiveSettings
-from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder
+from boathook.delivery.destination import Executor, Recorder
+from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher
 from boathook.delivery.due_receiver import open_notifier
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
 from boathook.domain.due import DueRecipient

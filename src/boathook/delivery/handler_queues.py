@@ -17,7 +17,8 @@ from logging import INFO
 from typing import Any, Final
 
 from boathook.db.deliveries import EPOCH, ClaimedDelivery, ClaimLimit, DeliveryStore
-from boathook.delivery.dispatcher import Attempt, DatabaseClock
+from boathook.delivery.destination import Attempt
+from boathook.delivery.dispatcher import DatabaseClock
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, HandlerTimeout
 from boathook.domain.policy import (

@@ -11,7 +11,8 @@ from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore
 from boathook.db.endpoint_deliveries import EndpointDeliveryStore
 from boathook.db.secret_box import SecretBox, open_secret_box
-from boathook.delivery.dispatcher import DatabaseClock, Dispatcher, Executor
+from boathook.delivery.destination import Executor
+from boathook.delivery.dispatcher import DatabaseClock, Dispatcher
 from boathook.delivery.due_receiver import open_notifier
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
 from boathook.delivery.endpoint_recorder import EndpointRecorder, SendTraces
