@@ -77,23 +77,23 @@ class HttpGuard:
         if self._is_over:
             return
         if message["type"] == "http.response.start":
-            named = (b"x-request-id", self._request_id.encode())
-            message = {**message, "headers": [*message.get("headers", ()), named]}
+            request_id_header = (b"x-request-id", self._request_id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), request_id_header]}
             if message["status"] == 500:
                 self._held.append(message)
                 return
         if self._held:
             # Frameworks send their own 500 response and then raise; it is replaced by ours.
             self._held.append(message)
-            if sum(len(held.get("body", b"")) for held in self._held) > _MAX_HELD_BYTES:
+            if sum(len(held_message.get("body", b"")) for held_message in self._held) > _MAX_HELD_BYTES:
                 await self._flush()
             return
         self._is_begun = True
         await self._send(message)
 
     async def _flush(self) -> None:
-        held, self._held = self._held, []
-        for message in held:
+        messages, self._held = self._held, []
+        for message in messages:
             self._is_begun = True
             await self._send(message)
 

@@ -204,10 +204,10 @@ class ChildProcess:
         code = self.process.returncode
         pid = self.pid
         self._plan_restart(now)
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        cause = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         if code == _UNKNOWN_CODE:
-            how = "unknown: the fork server that started it has ended"
-        _LOG.warning("child_ended", child=self.slot, pid=pid, how=how, restart_in_s=self.pause_s)
+            cause = "unknown: the fork server that started it has ended"
+        _LOG.warning("child_ended", child=self.slot, pid=pid, how=cause, restart_in_s=self.pause_s)
         meters.count("boathook_process_restarts_total", role=self.role)
 
     def _plan_restart(self, now: float) -> None:

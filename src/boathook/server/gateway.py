@@ -276,7 +276,9 @@ class IngestRuntime:
             make_writer=self._make_writer,
             get_intake=lambda: self.intake,
         )
-        makers: list[OpenGatewayPart] = [resolve(one.gateway) for one in self._settings.packages if one.gateway]
+        makers: list[OpenGatewayPart] = [
+            resolve(package.gateway) for package in self._settings.packages if package.gateway
+        ]
         return [part for make in makers if (part := make(gateway)) is not None]
 
     def _make_writer(self) -> EventWriter:

@@ -43,24 +43,24 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]], settings: Settings) -> l
             mounts, or roles for one that needs no token; the message names them.
     """
     owners: dict[str, str] = {}
-    found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
-    for app, mount in found:
+    pairs = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
+    for app, mount in pairs:
         if settings.owns_path(mount.path):
             raise ConfigError(f"hook.mount: {app} cannot use {mount.path}, which boathook uses; choose another path")
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
         owners[mount.path] = app
-    _check_mount_settings({mount.shown_path: mount for _, mount in found}, settings)
-    return [mount for _, mount in found]
+    _check_mount_settings({mount.shown_path: mount for _, mount in pairs}, settings)
+    return [mount for _, mount in pairs]
 
 
 def _check_mount_settings(mounts: Mapping[str, Mount], settings: Settings) -> None:
     for path, own in settings.mounts.items():
-        where = f"{settings.origins.get(f'mounts.{path}', 'settings')}: mounts.{path}"
+        setting = f"{settings.origins.get(f'mounts.{path}', 'settings')}: mounts.{path}"
         if path not in mounts:
-            raise ConfigError(f"{where}: no app mounts this path; mounted are: {', '.join(sorted(mounts)) or 'none'}")
+            raise ConfigError(f"{setting}: no app mounts this path; mounted are: {', '.join(sorted(mounts)) or 'none'}")
         if own.roles and mounts[path].is_open:
-            raise ConfigError(f"{where}.roles: this path needs no token, its app checks access itself; remove them")
+            raise ConfigError(f"{setting}.roles: this path needs no token, its app checks access itself; remove them")
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -109,7 +109,9 @@ def load_app(settings: Settings) -> "Boathook":
         raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "{example}:{attribute or "hook"}"')
     _search_user_folders(settings)
     hook = _find("server.app", module_name, attribute)
-    if declared := [what for what in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, what) is not None]:
+    if declared := [
+        declaration for declaration in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, declaration) is not None
+    ]:
         raise ConfigError(
             f"server.app: {name} declares {' and '.join(declared)}, which only apps may do:"
             f' name it hook, and set load = ["{module_name}"] under [apps] instead'
@@ -276,14 +278,14 @@ def _channels_of(apps: "Iterable[Boathook]", settings: Settings) -> dict[str, Ma
 
 
 def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSettings | None) -> SourceSettings:
-    wanted = {"provider": name, **table}
-    if "secret" in wanted:
-        wanted["secrets"] = [wanted.pop("secret")]
-    given = own.model_dump(by_alias=True, exclude_unset=True) if own is not None else {}
-    if given.get("provider") == name:
-        del given["provider"]  # the default of a source without this key; the app's value is better
+    app_values = {"provider": name, **table}
+    if "secret" in app_values:
+        app_values["secrets"] = [app_values.pop("secret")]
+    own_values = own.model_dump(by_alias=True, exclude_unset=True) if own is not None else {}
+    if own_values.get("provider") == name:
+        del own_values["provider"]  # the default of a source without this key; the app's value is better
     try:
-        return SourceSettings.model_validate({**wanted, **given})
+        return SourceSettings.model_validate({**app_values, **own_values})
     except ValidationError as error:
         raise ConfigError(describe_error(error, lambda _key: f"apps.load: {module}", f"sources.{name}")) from None
 
@@ -367,11 +369,11 @@ def _error_location(error: BaseException) -> str:
         f"{frame.filename}, line {frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'}"
         for frame in traced[-_SHOWN_FRAMES:]
     ]
-    where = f" ({'; called from '.join(reversed(frames))})" if frames else ""
+    location = f" ({'; called from '.join(reversed(frames))})" if frames else ""
     if isinstance(error, TypeError) and traced and traced[-1].line:
         # A call with wrong arguments, of which Python may not say the function. A text in it may be a secret.
-        where += ": " + _TEXT.sub('"..."', traced[-1].line)
-    return f"{type(error).__name__}: {error}{where}"
+        location += ": " + _TEXT.sub('"..."', traced[-1].line)
+    return f"{type(error).__name__}: {error}{location}"
 
 
 def _is_of_user(file: str) -> bool:

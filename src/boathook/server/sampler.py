@@ -155,7 +155,7 @@ class Sampler:
             self._unsent.clear()
 
     def _save_state(self, now: MetricSnapshot) -> None:
-        unsent = [(one.at.timestamp(), encode(one.snapshot)) for one in self._unsent]
+        unsent = [(sample.at.timestamp(), encode(sample.snapshot)) for sample in self._unsent]
         fresh = self._state_file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(_State(now.at, encode(now), unsent)))
         fresh.replace(self._state_file)

@@ -185,15 +185,15 @@ def _listen(bound: socket.socket, settings: Settings) -> None:
 
 
 def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
-    where = f"server.bind: cannot listen on {settings.server.bind}"
+    prefix = f"server.bind: cannot listen on {settings.server.bind}"
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
-            f"{where}: another process, perhaps another boathook, listens there."
+            f"{prefix}: another process, perhaps another boathook, listens there."
             " Stop it, or choose another port with --port or server.bind."
         )
     if error.errno == errno.EACCES:
-        return ConfigError(f"{where}: ports below 1024 need a privilege. Choose a higher port.")
-    return ConfigError(f"{where}: {error.strerror}. Choose an address of this machine.")
+        return ConfigError(f"{prefix}: ports below 1024 need a privilege. Choose a higher port.")
+    return ConfigError(f"{prefix}: {error.strerror}. Choose an address of this machine.")
 
 
 @contextlib.contextmanager
@@ -231,10 +231,10 @@ def _warn_of_undrained_spool(settings: Settings) -> None:
     root = settings.server.data_dir / "spool"
     try:
         waiting = [
-            one
+            segment
             for folder in inspection.list_folders(root)
-            for one in folder.segments
-            if one.state is inspection.SegmentState.WAITING
+            for segment in folder.segments
+            if segment.state is inspection.SegmentState.WAITING
         ]
     except OSError as error:
         _LOG.error("spool_unreadable", folder=str(root), error=error.strerror)
@@ -452,12 +452,12 @@ class Supervisor:
                 child.record_exit(time.monotonic())  # it had exited for another reason before
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
-        left = await self._until_ended(deadline, stop.immediate)
-        for child in left:
+        remaining = await self._until_ended(deadline, stop.immediate)
+        for child in remaining:
             _LOG.error("child_killed", child=child.slot, pid=child.pid, note="it did not stop in time")
             child.send(signal.SIGKILL)
         await self._until_ended(time.monotonic() + _KILL_AFTER_S, asyncio.Event())
-        is_clean = not left and all(child.has_stopped_cleanly() for child in self._children)
+        is_clean = not remaining and all(child.has_stopped_cleanly() for child in self._children)
         _LOG.info("stopped", is_clean=is_clean)
         return 0 if is_clean else 1
 
