@@ -135,8 +135,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _methods_of(request: Request) -> set[str]:
     """Return the allowed methods of a path over all routes; Starlette returns only those of the first one."""
     routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
-    found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in found for method in route.methods or ()}
+    matching_routes = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in matching_routes for method in route.methods or ()}
 
 
 @requires(Permission.PUBLIC)

@@ -109,12 +109,12 @@ async def list_dead_letters(
 
     A request searches for a short time only, as the list of events does.
     """
-    found = await dead_letters.search_own(call.work, query.value(page.limit), page.place)
-    place = found.place or page.place
+    letter_page = await dead_letters.search_own(call.work, query.value(page.limit), page.place)
+    place = letter_page.place or page.place
     return ListOf(
-        data=[DeliveryOut.of(row) for row in found.rows],
+        data=[DeliveryOut.of(row) for row in letter_page.rows],
         iterator=None if place is None else _show_cursor(place),
-        done=found.place is None,
+        done=letter_page.place is None,
     )
 
 
@@ -122,13 +122,13 @@ async def list_dead_letters(
 @requires(Permission.DEAD_LETTER_VIEW)
 async def get_dead_letter(call: AnyCall, delivery_id: DeliveryRef) -> DeadLetterOut:
     """Return a dead letter with its attempts; 404 for a delivery in another state."""
-    found = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
-    row = found.row
+    letter = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
+    row = letter.row
     return DeadLetterOut.of(
         row,
-        attempts_made=show_attempts(found.attempts),
-        chain=[ChainLinkOut.of(link) for link in found.chain],
-        first_content=None if found.first is None else ContentOut(**show_content(found.first)),
+        attempts_made=show_attempts(letter.attempts),
+        chain=[ChainLinkOut.of(link) for link in letter.chain],
+        first_content=None if letter.first is None else ContentOut(**show_content(letter.first)),
         sentence=dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note),
         advice=dead_letters.advise(row.recipient, row.code),
     )
@@ -153,8 +153,8 @@ async def replay_dead_letter(
     key = read_path_id(ids.read_delivery, delivery_id)
     if body.first:
         return DeliveryOut.of(await dead_letters.replay_first(call.work, key, note=body.note))
-    wanted = actions.Replay(ids=[ids.show_delivery(*key)], note=body.note)
-    return await _show_one(call, key, await actions.replay(call.work, wanted))
+    replay_input = actions.Replay(ids=[ids.show_delivery(*key)], note=body.note)
+    return await _show_one(call, key, await actions.replay(call.work, replay_input))
 
 
 @routes.post("/dead-letter/{delivery_id}/ignore", operation_id="v1.dead-letter.ignore", summary="Ignore a dead letter")
@@ -162,8 +162,8 @@ async def replay_dead_letter(
 async def ignore_dead_letter(call: AnyCall, delivery_id: DeliveryRef, body: IgnoreDeadLetterIn) -> DeliveryOut:
     """Mark a dead letter as ignored, with a note that says why."""
     key = read_path_id(ids.read_delivery, delivery_id)
-    wanted = actions.Ignore(ids=[ids.show_delivery(*key)], note=body.note)
-    return await _show_one(call, key, await actions.ignore(call.work, wanted))
+    ignore_input = actions.Ignore(ids=[ids.show_delivery(*key)], note=body.note)
+    return await _show_one(call, key, await actions.ignore(call.work, ignore_input))
 
 
 async def _show_one(call: Call, key: Key, acted: Acted) -> DeliveryOut:

@@ -78,8 +78,10 @@ async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[En
 @requires(Permission.ENDPOINT_MANAGE)
 async def create_endpoint(call: ApplicationCall, body: EndpointIn) -> EndpointOut:
     """Create an endpoint; messages published from now on are sent to it."""
-    made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
-    return show_endpoint(call.work, made)
+    endpoint = await endpoints.create(
+        call.work, call.application, body.value(), secret=body.secret, headers=body.headers
+    )
+    return show_endpoint(call.work, endpoint)
 
 
 @routes.get("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.get", summary="Get an endpoint")
@@ -239,17 +241,17 @@ async def rotate_secret(
     call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
     """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
-    given = body or EndpointSecretRotateIn()
+    rotation = body or EndpointSecretRotateIn()
     key = await endpoint_secrets.rotate_secret(
-        call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
+        call.work, call.application, endpoint_id, secret=rotation.key, grace=rotation.grace
     )
     return Response(status_code=204) if _accepts_no_content(request) else answer_json(200, {"key": key})
 
 
 def _accepts_no_content(request: Request) -> bool:
     """Return whether the client treats any response but 204 as an error."""
-    found = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
-    return found is not None and (int(found[1]), int(found[2])) < _ROTATION_ANSWERS_SINCE
+    client_version = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
+    return client_version is not None and (int(client_version[1]), int(client_version[2])) < _ROTATION_ANSWERS_SINCE
 
 
 @routes.get(

@@ -226,14 +226,14 @@ def document_responses(document: dict[str, Any]) -> None:
     errors = _all_errors()
     models = dict.fromkeys(model for model, _ in errors.values())
     _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
-    known = document["components"]["schemas"]
-    known |= schemas["$defs"]
+    components = document["components"]["schemas"]
+    components |= schemas["$defs"]
     for replaced in ("HTTPValidationError", "ValidationError"):
-        known.pop(replaced, None)
-    document["components"]["schemas"] = dict(sorted(known.items()))
+        components.pop(replaced, None)
+    document["components"]["schemas"] = dict(sorted(components.items()))
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            statuses = _error_statuses(path, method, operation, known)
+            statuses = _error_statuses(path, method, operation, components)
             if "requestBody" in operation:
                 for response in operation["responses"].values():
                     response["headers"] = {IGNORED: _IGNORED_HEADER}

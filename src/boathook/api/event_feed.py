@@ -149,14 +149,14 @@ class _EventStream(Response):
 
     async def _poll(self) -> tuple[list[Any], bool]:
         try:
-            found = await self._tail.poll(datetime.now(UTC))
+            batch = await self._tail.poll(datetime.now(UTC))
         except DatabaseError as error:
             if not self._is_paused:
                 self._log.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
             self._is_paused = True
             return [], False
         self._is_paused = False
-        return found
+        return batch
 
     async def _is_still_authorized(self) -> bool:
         try:

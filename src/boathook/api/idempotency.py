@@ -43,8 +43,8 @@ class RequestCanonicalizer(msgspec.Struct, frozen=True):
         """Return the canonical form of a request."""
         try:
             document = _EXACT.decode(body) if body and self.body is not None else None
-            asked = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
-            return _ENCODER.encode(asked)
+            parts = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
+            return _ENCODER.encode(parts)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return body  # it will be rejected, or only its raw form can be compared
 
@@ -53,10 +53,10 @@ class RequestCanonicalizer(msgspec.Struct, frozen=True):
         return _read(field, request.query_params[name]) if name in request.query_params else field.default
 
 
-def _read(field: ModelField | None, given: Any) -> Any:
-    if field is None or given is None:
+def _read(field: ModelField | None, field_value: Any) -> Any:
+    if field is None or field_value is None:
         return None
-    value, errors = field.validate(given, {}, loc=())
+    value, errors = field.validate(field_value, {}, loc=())
     if errors:
         raise ValueError("the request is refused")
     return _plain(value)
@@ -65,18 +65,21 @@ def _read(field: ModelField | None, given: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Return a value without fields at their default, so that fields added in later versions change nothing."""
     if not isinstance(value, BaseModel):
-        return [_plain(one) for one in value] if isinstance(value, list) else value
-    given = {
+        return [_plain(element) for element in value] if isinstance(value, list) else value
+    set_fields = {
         name: getattr(value, name)
         for name, field in type(value).model_fields.items()
         if getattr(value, name) != field.get_default(call_default_factory=True)
     }
     # Lists of strings are sets: channels, tags, types.
-    return {name: sorted(set(one)) if _is_words(one) else _plain(one) for name, one in given.items()}
+    return {
+        name: sorted(set(field_value)) if _is_words(field_value) else _plain(field_value)
+        for name, field_value in set_fields.items()
+    }
 
 
 def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(element, str) for element in value)
 
 
 def _number(text: str) -> int | float | Decimal:
@@ -126,25 +129,27 @@ def make_key(principal: ApiCaller, word: str, route: str, canonical: bytes) -> I
     )
 
 
-def canonical_of_values(body: Mapping[str, Any], given: bytes) -> bytes:
-    """Return the canonical form of a body with the payload bytes *given* and no query, as `RequestCanonicalizer` does.
+def canonical_of_values(body: Mapping[str, Any], payload: bytes) -> bytes:
+    """Return the canonical form of a body with the bytes of its payload and no query, as `RequestCanonicalizer` does.
 
     Args:
         body: the model's fields that do not have their default, by their Python names; payloads as bytes.
-        given: the bytes of the field ``payload``.
+        payload: the bytes of the field ``payload``.
     """
-    values = {name: sorted(set(one)) if _is_words(one) else one for name, one in body.items()}
-    return _ENCODER.encode([values | {"payload": _EXACT.decode(given)}, {}])
+    values = {
+        name: sorted(set(field_value)) if _is_words(field_value) else field_value for name, field_value in body.items()
+    }
+    return _ENCODER.encode([values | {"payload": _EXACT.decode(payload)}, {}])
 
 
 def canonical_of_input(value: msgspec.Struct) -> bytes:
     """Return the canonical form of an operation's input: without what has its default, and lists of words as sets."""
-    given = {
+    set_fields = {
         field.name: getattr(value, field.name)
         for field in msgspec.structs.fields(value)
         if field.required or getattr(value, field.name) != field.default
     }
-    return _ENCODER.encode({name: sorted(set(item)) if _is_words(item) else item for name, item in given.items()})
+    return _ENCODER.encode({name: sorted(set(item)) if _is_words(item) else item for name, item in set_fields.items()})
 
 
 def _hash(*parts: bytes) -> bytes:

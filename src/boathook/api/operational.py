@@ -92,8 +92,10 @@ async def list_endpoints(call: AnyCall, page: EndpointPage) -> ListOf[Operationa
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def create_endpoint(call: CreateOperationalCall, body: OperationalEndpointIn) -> OperationalEndpointOut:
     """Create an operational endpoint."""
-    made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
-    return _show(made)
+    endpoint = await endpoints.create(
+        call.work, call.application, body.value(), secret=body.secret, headers=body.headers
+    )
+    return _show(endpoint)
 
 
 @routes.get(
@@ -157,8 +159,10 @@ async def rotate_secret(
     call: OperationalCall, endpoint_id: EndpointRef, body: EndpointSecretRotateIn | None = None
 ) -> None:
     """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
-    given = body or EndpointSecretRotateIn()
-    await endpoint_secrets.rotate_secret(call.work, call.application, endpoint_id, secret=given.key, grace=given.grace)
+    rotation = body or EndpointSecretRotateIn()
+    await endpoint_secrets.rotate_secret(
+        call.work, call.application, endpoint_id, secret=rotation.key, grace=rotation.grace
+    )
 
 
 @routes.get(

@@ -66,13 +66,13 @@ class Page(msgspec.Struct, frozen=True):
             name: returns a row's iterator.
             show: returns a row in the format of the response.
         """
-        shown = list(rows[: self.limit])
+        page_rows = list(rows[: self.limit])
         if self.is_back:
-            shown.reverse()
+            page_rows.reverse()
         return ListOf(
-            data=[show(row) for row in shown],
-            iterator=name(shown[-1]) if shown else None,
-            prev_iterator=f"-{name(shown[0])}" if shown else None,
+            data=[show(row) for row in page_rows],
+            iterator=name(page_rows[-1]) if page_rows else None,
+            prev_iterator=f"-{name(page_rows[0])}" if page_rows else None,
             done=len(rows) <= self.limit,
         )
 
@@ -87,11 +87,11 @@ class Page(msgspec.Struct, frozen=True):
             name: returns a row's iterator.
             show: returns a row in the format of the response.
         """
-        shown = list(reversed(rows)) if self.is_back else list(rows)
-        first, last = (name(shown[0]), name(shown[-1])) if shown else (None, None)
+        page_rows = list(reversed(rows)) if self.is_back else list(rows)
+        first, last = (name(page_rows[0]), name(page_rows[-1])) if page_rows else (None, None)
         onward, back = (last, place or first) if self.is_back else (place or last, first)
         return ListOf(
-            data=[show(row) for row in shown],
+            data=[show(row) for row in page_rows],
             iterator=onward,
             prev_iterator=None if back is None else f"-{back}",
             done=place is None,
@@ -127,7 +127,7 @@ def id_page(prefix: str, *, is_ascending: bool = False) -> Any:
     return Depends(read)
 
 
-def _place_page(check: Callable[[str], object], what: str, *, is_ascending: bool) -> Any:
+def _place_page(check: Callable[[str], object], advice: str, *, is_ascending: bool) -> Any:
     """Return the dependency of a list whose iterators pass *check*, by default in this order."""
 
     def read(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
@@ -136,7 +136,7 @@ def _place_page(check: Callable[[str], object], what: str, *, is_ascending: bool
             if place is not None:
                 check(place)
         except ValueError:
-            raise invalid(f"write an iterator of an earlier page, {what}", "query", "iterator") from None
+            raise invalid(f"write an iterator of an earlier page, {advice}", "query", "iterator") from None
         return Page(limit, place, is_back, is_ascending if order is None else order is Ordering.ASCENDING)
 
     return Depends(read)

@@ -131,8 +131,8 @@ class PublishRoute:
 
     def _read_head(self, scope: dict[str, Any]) -> _PlainRequest | None:
         path = scope["path"]
-        found = _PATH.fullmatch(path) if scope["method"] == "POST" and not scope["query_string"] else None
-        if found is None or parse_reference(ids.APPLICATION, found[1]) is None:
+        path_match = _PATH.fullmatch(path) if scope["method"] == "POST" and not scope["query_string"] else None
+        if path_match is None or parse_reference(ids.APPLICATION, path_match[1]) is None:
             return None
         values: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
@@ -146,7 +146,7 @@ class PublishRoute:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             return None
-        return _PlainRequest(found[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
+        return _PlainRequest(path_match[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
 
     async def _publish(self, scope: dict[str, Any], request: _PlainRequest, body: bytes) -> _Published | None:
         identifier = new_id()
@@ -213,49 +213,49 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
         messages.append(await receive())
     is_whole = messages[-1]["type"] == "http.request"
     body = b"".join(message["body"] for message in messages) if is_whole else None
-    kept = iter(messages)
+    buffered = iter(messages)
 
     async def again() -> AsgiMessage:
-        return next(kept, None) or await receive()
+        return next(buffered, None) or await receive()
 
     return body, again
 
 
 def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> Message:
     """Return the message of a plain body. Raises ValueError if it is not plain or breaks a rule."""
-    given = _BODY.decode(body)
-    payload = bytes(given.payload)
+    fields = _BODY.decode(body)
+    payload = bytes(fields.payload)
     if not payload.startswith(b"{"):
         raise ValueError("the payload is not an object")
-    if given.payload_retention_period is not None and given.payload_retention_hours is not None:
+    if fields.payload_retention_period is not None and fields.payload_retention_hours is not None:
         raise ValueError("the retention is set twice")
     msgspec.json.decode(payload)
     return Message(
         organization=principal.organization,
         application=request.reference,
-        type=check_type(given.event_type),
+        type=check_type(fields.event_type),
         payload=payload,
         content_type=JSON_TYPE,
-        id=None if given.event_id is None else check_uid(given.event_id, ids.MESSAGE),
-        channels=() if given.channels is None else check_channels(given.channels),
-        tags=check_tags(given.tags) if given.tags else (),
-        content_until=_content_until(given),
-        idempotency=_idempotency(given, request, principal) if request.idempotency_key else None,
+        id=None if fields.event_id is None else check_uid(fields.event_id, ids.MESSAGE),
+        channels=() if fields.channels is None else check_channels(fields.channels),
+        tags=check_tags(fields.tags) if fields.tags else (),
+        content_until=_content_until(fields),
+        idempotency=_idempotency(fields, request, principal) if request.idempotency_key else None,
         event_id=identifier,
     )
 
 
-def _content_until(given: _Body) -> datetime | None:
-    days, hours = given.payload_retention_period, given.payload_retention_hours
+def _content_until(fields: _Body) -> datetime | None:
+    days, hours = fields.payload_retention_period, fields.payload_retention_hours
     if days is None and hours is None:
         return None
     return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
 
 
-def _idempotency(given: _Body, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
+def _idempotency(fields: _Body, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
     """Return the same key as `idempotency.read_key`: a repeated request may take the other path."""
-    values = {name: value for name in _FIELDS if (value := getattr(given, name)) is not None}
-    canonical = canonical_of_values(values, bytes(given.payload))
+    values = {name: value for name in _FIELDS if (value := getattr(fields, name)) is not None}
+    canonical = canonical_of_values(values, bytes(fields.payload))
     return make_key(principal, request.idempotency_key, f"POST {request.path}", canonical)
 
 

@@ -56,8 +56,10 @@ class TimePage(msgspec.Struct, frozen=True):
 
     def answer(self, page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
         """Return a page as the API shows it; *name* returns a row's iterator."""
-        shown = _page(page, name, show)
-        return answer_json(200, shown if self.walk is None else shown | {"iterator": self.walk.iterator(page, name)})
+        document = _page(page, name, show)
+        return answer_json(
+            200, document if self.walk is None else document | {"iterator": self.walk.iterator(page, name)}
+        )
 
 
 def answer_page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
@@ -66,10 +68,10 @@ def answer_page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row
 
 
 def _page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"data": [show(row) for row in page.rows], "iterator": None, "done": page.is_last}
+    document: dict[str, Any] = {"data": [show(row) for row in page.rows], "iterator": None, "done": page.is_last}
     if page.rows:
-        shown |= {"iterator": name(page.rows[-1]), "prevIterator": f"-{name(page.rows[0])}"}
-    return shown
+        document |= {"iterator": name(page.rows[-1]), "prevIterator": f"-{name(page.rows[0])}"}
+    return document
 
 
 Before = Annotated[Timestamp | None, Query(description="Only rows created before this time.")]
@@ -117,8 +119,8 @@ EventTypes = Annotated[
 
 def _filters(request: Request, channel: Channel = None, tag: Tag = None, _types: EventTypes = None) -> MessageFilter:
     # FastAPI supports one notation for lists, but clients use four.
-    given = [value for name, value in request.query_params.multi_items() if _TYPES.fullmatch(name)]
-    types = [part for value in given for part in value.split(",") if part]
+    type_texts = [value for name, value in request.query_params.multi_items() if _TYPES.fullmatch(name)]
+    types = [part for value in type_texts for part in value.split(",") if part]
     try:
         for word, check in ((channel, check_channels), (tag, check_tags)):
             if word is not None:
