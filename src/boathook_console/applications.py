@@ -52,17 +52,17 @@ _MAX_UNHEALTHY: Final = 100
 async def list_unhealthy(context: ConsoleContext) -> Response:
     """Show the disabled and failing endpoints of all applications."""
     async with context.work() as work:
-        found = await recipient_stats.list_unhealthy_endpoints(work, limit=_MAX_UNHEALTHY)
-    shown = [
+        endpoints_with_status = await recipient_stats.list_unhealthy_endpoints(work, limit=_MAX_UNHEALTHY)
+    rows = [
         (
             ids.show(ids.ENDPOINT, row.id),
             f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}",
             row,
             status,
         )
-        for row, status in found
+        for row, status in endpoints_with_status
     ]
-    return context.page("endpoints/unhealthy.html", rows=shown, limit=_MAX_UNHEALTHY)
+    return context.page("endpoints/unhealthy.html", rows=rows, limit=_MAX_UNHEALTHY)
 
 
 @routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
@@ -110,10 +110,10 @@ async def create_application(context: ConsoleContext) -> Response:
     try:
         new = reader.validate(ApplicationIn, reader.table(NewApplication)).value()
         async with context.work() as work:
-            made = await applications.create(work, new)
+            application = await applications.create(work, new)
     except FORM_ERRORS as error:
         return _form(context, None, form_problems(error))
-    return context.to(f"{APPLICATIONS_PATH}/{made.shown_id}", "Application created. Add an endpoint next.")
+    return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", "Application created. Add an endpoint next.")
 
 
 def _form(context: ConsoleContext, application: Application | None, problems: Mapping[str, str]) -> Response:
@@ -190,9 +190,9 @@ async def _publish_form(
     scope: ApplicationScope, values: Mapping[str, Any], problems: Mapping[str, str], status: int
 ) -> Response:
     async with scope.work() as (work, application):
-        known = await list_type_names(scope, work)
+        type_names = await list_type_names(scope, work)
     return scope.page(
-        "applications/publish.html", status, application=application, known=known, values=values, problems=problems
+        "applications/publish.html", status, application=application, known=type_names, values=values, problems=problems
     )
 
 
@@ -241,24 +241,24 @@ async def create_portal_link(context: ConsoleContext) -> Response:
     lifetime = context.field("lifetime")
     if lifetime not in dict(LIFETIMES):
         raise InvalidValue("choose when the link expires", "lifetime")
-    chosen = [one for one in CAPABILITIES if one in context.form.getlist("capabilities")]
+    capabilities = [capability for capability in CAPABILITIES if capability in context.form.getlist("capabilities")]
     appearance = PortalAppearance.read(context.field("theme"), context.field("colour").removeprefix("#"))
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
-        made = await keys.create_for_portal(
+        portal_key = await keys.create_for_portal(
             work,
             application,
             lifetime=timedelta(seconds=int(lifetime)),
-            capabilities=[Capability.VIEW_BASE, *chosen],
+            capabilities=[Capability.VIEW_BASE, *capabilities],
         )
     base = context.app_context.settings.server.public_url or str(context.request.base_url).rstrip("/")
     return context.page(
         "applications/portal.html",
         application=application,
-        link=portal_sessions.portal_link(base, made.token, appearance),
+        link=portal_sessions.portal_link(base, portal_key.token, appearance),
         lifetime=dict(LIFETIMES)[lifetime],
-        allowed=[CAPABILITIES[one] for one in chosen],
-        key=made.key.shown_id,
+        allowed=[CAPABILITIES[capability] for capability in capabilities],
+        key=portal_key.key.shown_id,
         embedders=console_table(context.app_context.settings).embed_origins,
     )
 

@@ -35,11 +35,11 @@ async def show_app(context: ConsoleContext) -> Response:
     span = span if span in _SPANS else "hour"
     _, minutes, step_s = _SPANS[span]
     app = context.path["app"]
-    found = await app_metrics.read_series(context.app_context.database, app, minutes=minutes, step_s=step_s)
+    series = await app_metrics.read_series(context.app_context.database, app, minutes=minutes, step_s=step_s)
     return context.page(
         "apps/show.html",
         app=app,
-        series=found,
+        series=series,
         figure=_figure,
         span=span,
         spans={name: title for name, (title, _, _) in _SPANS.items()},

@@ -60,21 +60,21 @@ def _action_of(row: AuditRow) -> tuple[object, ...]:
 async def list_rows(context: ConsoleContext) -> Response:
     """Show audit entries, newest first."""
     params = query_params.get_texts(context.query, _FILTER_FIELDS)
-    found, error = AuditPage([], None, is_full=False), ""
+    audit_page, error = AuditPage([], None, is_full=False), ""
     try:
-        found = await _search(context, _read_cursor(context), _PAGE)
+        audit_page = await _search(context, _read_cursor(context), _PAGE)
     except InvalidValue as problem:
         error = str(problem)
-    cursor = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
+    cursor = audit_page.place and f"{audit_page.place.at.isoformat()}~{audit_page.place.id}"
     return context.page(
         "audit/list.html",
-        entries=[_AuditEntry(list(rows)) for _, rows in groupby(found.rows, _action_of)],
+        entries=[_AuditEntry(list(rows)) for _, rows in groupby(audit_page.rows, _action_of)],
         wishes=params,
         error=error,
         actions=await listings.list_audited_actions(context.app_context.database),
         head=await listings.read_audit_head(context.app_context.database),
-        looked_back_to=found.place and found.place.at,
-        is_full=found.is_full,
+        looked_back_to=audit_page.place and audit_page.place.at,
+        is_full=audit_page.is_full,
         more=query_params.build_url(AUDIT_PATH, params, before=cursor) if cursor else "",
         files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", params) for kind in exports.MEDIA_TYPES},
     )
@@ -89,15 +89,15 @@ async def download(context: ConsoleContext) -> Response:
     return exports.stream_file("boathook-audit", kind, _lines(context, first, kind))
 
 
-async def _lines(context: ConsoleContext, found: AuditPage, kind: str) -> AsyncIterator[bytes]:
-    taken = 0
+async def _lines(context: ConsoleContext, audit_page: AuditPage, kind: str) -> AsyncIterator[bytes]:
+    exported = 0
     if kind == "csv":
         yield exports.to_csv([AuditRow.__struct_fields__])
-    yield _write(found.rows, kind)
-    while found.place is not None and (taken := taken + len(found.rows)) < _MAX_EXPORTED_ROWS:
-        found = await _search(context, found.place, _BATCH)
-        if found.rows:
-            yield _write(found.rows, kind)
+    yield _write(audit_page.rows, kind)
+    while audit_page.place is not None and (exported := exported + len(audit_page.rows)) < _MAX_EXPORTED_ROWS:
+        audit_page = await _search(context, audit_page.place, _BATCH)
+        if audit_page.rows:
+            yield _write(audit_page.rows, kind)
 
 
 def _write(rows: Sequence[AuditRow], kind: str) -> bytes:

@@ -47,21 +47,21 @@ async def list_groups(context: ConsoleContext) -> Response:
     """Show dead letters in groups by cause."""
     params = query_params.get_texts(context.query, ("recipient", "code", "page"))
     page = int(params["page"]) if params["page"].isdecimal() and len(params["page"]) < 4 else 0
-    found = await dead_letters.list_groups(
+    group_page = await dead_letters.list_groups(
         context.app_context.database,
         recipient=params["recipient"] or None,
         code=params["code"] or None,
         first=page * _GROUPS,
         limit=_GROUPS,
     )
-    has_more = found.groups > (page + 1) * _GROUPS
+    has_more = group_page.groups > (page + 1) * _GROUPS
     return context.page(
         "dead/groups.html",
-        groups=[_describe_group(row) for row in found.rows],
-        letters=found.letters,
-        kinds=found.groups,
-        alerting=found.escalated,
-        is_cut=found.is_cut,
+        groups=[_describe_group(row) for row in group_page.rows],
+        letters=group_page.letters,
+        kinds=group_page.groups,
+        alerting=group_page.escalated,
+        is_cut=group_page.is_cut,
         wishes=params,
         more=query_params.build_url(DEAD_LETTERS_PATH, params, page=page + 1) if has_more else "",
     )
@@ -71,20 +71,22 @@ async def list_groups(context: ConsoleContext) -> Response:
 async def list_letters(context: ConsoleContext) -> Response:
     """Show single dead letters."""
     params = query_params.get_texts(context.query, _FILTER_FIELDS)
-    found, error = DeadLetterPage([], None, is_full=False), ""
+    letter_page, error = DeadLetterPage([], None, is_full=False), ""
     try:
-        found = await _search(context)
+        letter_page = await _search(context)
     except InvalidValue as problem:
         error = str(problem)
-    cursor = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    cursor = (
+        letter_page.place and f"{letter_page.place.dead_at.isoformat()}~{ids.show_delivery(*letter_page.place.key)}"
+    )
     return context.page(
         "dead/list.html",
-        letters=_describe_all(found.rows),
-        keys=await listings.find_event_keys(context.app_context.database, found.rows),
+        letters=_describe_all(letter_page.rows),
+        keys=await listings.find_event_keys(context.app_context.database, letter_page.rows),
         wishes=params,
         more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", params, before=cursor) if cursor else "",
-        is_full=found.is_full,
-        looked_back_to=found.place and found.place.dead_at,
+        is_full=letter_page.is_full,
+        looked_back_to=letter_page.place and letter_page.place.dead_at,
         error=error,
     )
 
@@ -136,8 +138,8 @@ async def preview_replay(context: ConsoleContext, status: int = 200, **errors: s
 async def replay_group(context: ConsoleContext) -> Response:
     """Replay all dead letters of a group, in the background."""
     try:
-        wanted = read_form(context, actions.replay, "rate", "note", group=_group_of(context))
-        return await _start_job(context, actions.replay, wanted)
+        replay_input = read_form(context, actions.replay, "rate", "note", group=_group_of(context))
+        return await _start_job(context, actions.replay, replay_input)
     except InvalidValue as error:
         return await preview_replay(context, 400, **{str(error.where[0]): str(error)})
 
@@ -146,8 +148,8 @@ async def replay_group(context: ConsoleContext) -> Response:
 async def ignore_group(context: ConsoleContext) -> Response:
     """Ignore all dead letters of a group, in the background."""
     try:
-        wanted = read_form(context, actions.ignore, group=_group_of(context), note=context.field("note"))
-        return await _start_job(context, actions.ignore, wanted)
+        ignore_input = read_form(context, actions.ignore, group=_group_of(context), note=context.field("note"))
+        return await _start_job(context, actions.ignore, ignore_input)
     except InvalidValue as error:
         return await show_group(context, 400, ignore=str(error))
 
@@ -157,8 +159,8 @@ async def purge_group(context: ConsoleContext) -> Response:
     """Purge all dead letters of a group, in the background."""
     try:
         check_typed(context, actions.purge)
-        wanted = read_form(context, actions.purge, "note", group=_group_of(context))
-        return await _start_job(context, actions.purge, wanted)
+        purge_input = read_form(context, actions.purge, "note", group=_group_of(context))
+        return await _start_job(context, actions.purge, purge_input)
     except InvalidValue as error:
         return await show_group(context, 400, purge=str(error))
 
@@ -167,10 +169,10 @@ def _group_of(context: ConsoleContext) -> str:
     return ids.show(ids.DEAD_GROUP, bulk_jobs.parse_group_id(context.path["group"]))
 
 
-async def _start_job(context: ConsoleContext, operation: Operation[In, Acted], wanted: In) -> Response:
+async def _start_job(context: ConsoleContext, operation: Operation[In, Acted], job_input: In) -> Response:
     """Start the job of an operation, and show it. Raises NotFound if nothing is left to do."""
     async with context.work() as work:
-        acted = await operation(work, wanted)
+        acted = await operation(work, job_input)
     if acted.job is None:
         raise NotFound(f"{acted.notes[0]}: all were replayed, ignored or purged")
     return context.to(f"{JOBS_PATH}/{acted.job}")
@@ -193,20 +195,20 @@ async def decide(context: ConsoleContext) -> Response:
 async def show_letter(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     """Show one dead letter: the failure, every attempt, the audit log and the advice."""
     key = _key(context)
-    found = await listings.get_delivery(context.app_context.database, key)
-    row = found.row
+    letter = await listings.get_delivery(context.app_context.database, key)
+    row = letter.row
     return context.page(
         "dead/show.html",
         status,
         letter=_describe(row),
-        event=found.event,
-        chain=found.chain,
-        first=found.first,
+        event=letter.event,
+        chain=letter.chain,
+        first=letter.first,
         group=await dead_letters.group_of(context.app_context, key),
         advice=dead_letters.advise(row.recipient, row.code),
-        attempts=found.attempts[::-1],
-        effects=found.side_effects,
-        history=found.audit[:_HISTORY],
+        attempts=letter.attempts[::-1],
+        effects=letter.side_effects,
+        history=letter.audit[:_HISTORY],
         errors=errors,
         note=query_params.get_text(context.form, "note") or "",
     )
@@ -248,10 +250,10 @@ async def purge_letter(context: ConsoleContext) -> Response:
         return await show_letter(context, 400, purge=str(error))
 
 
-async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:
+async def _decide(context: ConsoleContext, keys: Sequence[Key], decision: str) -> str:
     """Apply the chosen action to these dead letters, and return a message about the result."""
     names = [ids.show_delivery(*key) for key in keys]
-    acted, verb = await _act(context, names, what)
+    acted, verb = await _act(context, names, decision)
     if (error := first_error(acted)) is not None:
         raise error
     message = f"{_count(acted.done)} {verb}."
@@ -261,9 +263,9 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> st
     return f"{message} {skipped} skipped: purged, already pending, or no longer deliverable."
 
 
-async def _act(context: ConsoleContext, names: list[str], what: str) -> tuple[Acted, str]:
+async def _act(context: ConsoleContext, names: list[str], decision: str) -> tuple[Acted, str]:
     async with context.work() as work:
-        match what:
+        match decision:
             case "replay":
                 replay = read_form(context, actions.replay, "note", ids=names)
                 return await actions.replay(work, replay), "queued for replay"
@@ -324,7 +326,7 @@ def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
 
 async def _search(context: ConsoleContext) -> DeadLetterPage:
     read = partial(query_params.get_text, context.query)
-    wanted = ListFilter(
+    filters = ListFilter(
         source=read("source"),
         application=read("application"),
         type=read("type"),
@@ -334,7 +336,7 @@ async def _search(context: ConsoleContext) -> DeadLetterPage:
         until=query_params.get_time(context.query, "until"),
         limit=_LETTERS,
     )
-    return await dead_letters.search(context.app_context.database, wanted, before=_read_cursor(context))
+    return await dead_letters.search(context.app_context.database, filters, before=_read_cursor(context))
 
 
 def _describe_group(group: DeadLetterGroup) -> _DescribedRow:

@@ -43,5 +43,5 @@ def problem_of(error: BoathookError | None) -> tuple[str, str]:
     """Return the field that an error is about, empty if it is about none, and its text as a page shows it."""
     if error is None:
         return "", ""
-    where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
-    return where, name_fields(str(error))
+    field = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    return field, name_fields(str(error))

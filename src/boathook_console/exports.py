@@ -28,7 +28,7 @@ def stream_file(name: str, kind: str, pieces: AsyncIterator[bytes]) -> Response:
 def to_csv(rows: Iterable[Iterable[object]]) -> bytes:
     """Return rows as lines of CSV; None is empty."""
     text = io.StringIO()
-    csv.writer(text).writerows([_escape_formula("" if one is None else str(one)) for one in row] for row in rows)
+    csv.writer(text).writerows([_escape_formula("" if cell is None else str(cell)) for cell in row] for row in rows)
     return text.getvalue().encode()
 
 

@@ -50,9 +50,9 @@ def health_sentence(summary: HandlerSummary, now: datetime) -> str:
 @routes.get("/handlers", Permission.HANDLER_VIEW)
 async def list_handlers(context: ConsoleContext) -> Response:
     """Show every handler with its health, those in trouble first."""
-    chosen = read_range(context.query, HANDLER_RANGE)
-    found = await recipient_stats.list_handlers(context.app_context, STATS_RANGES[chosen], datetime.now(UTC))
-    rows = sorted(found, key=lambda one: _ORDER.index(one.health.state))
+    range_name = read_range(context.query, HANDLER_RANGE)
+    summaries = await recipient_stats.list_handlers(context.app_context, STATS_RANGES[range_name], datetime.now(UTC))
+    rows = sorted(summaries, key=lambda summary: _ORDER.index(summary.health.state))
     return context.page(
         "handlers/list.html",
         apps=app_metrics.list_apps(),
@@ -62,7 +62,7 @@ async def list_handlers(context: ConsoleContext) -> Response:
         path=HANDLERS_PATH,
         format_rate=format_rate,
         took=format_ms,
-        **range_values(chosen),
+        **range_values(range_name),
     )
 
 
@@ -75,17 +75,19 @@ def _summarize(rows: Sequence[HandlerSummary]) -> str:
 @routes.get("/handlers/{handler:path}", Permission.HANDLER_VIEW)
 async def show_handler(context: ConsoleContext) -> Response:
     """Show one handler."""
-    chosen, now = read_range(context.query, HANDLER_RANGE), datetime.now(UTC)
-    found = await recipient_stats.read_handler(context.app_context, context.path["handler"], STATS_RANGES[chosen], now)
+    range_name, now = read_range(context.query, HANDLER_RANGE), datetime.now(UTC)
+    stats = await recipient_stats.read_handler(
+        context.app_context, context.path["handler"], STATS_RANGES[range_name], now
+    )
     return context.page(
         "handlers/show.html",
-        handler=found.summary,
-        recipient=f"{recipient_stats.HANDLER}{found.summary.name}",
-        health=found.summary.health,
-        sentence=health_sentence(found.summary, datetime.now(UTC)),
-        backlog=found.backlog,
-        breakers=found.summary.breakers,
-        failures=found.failures,
+        handler=stats.summary,
+        recipient=f"{recipient_stats.HANDLER}{stats.summary.name}",
+        health=stats.summary.health,
+        sentence=health_sentence(stats.summary, datetime.now(UTC)),
+        backlog=stats.backlog,
+        breakers=stats.summary.breakers,
+        failures=stats.failures,
         path=HANDLERS_PATH,
-        **attempt_values(found.summary.attempts, chosen),
+        **attempt_values(stats.summary.attempts, range_name),
     )

@@ -48,7 +48,7 @@ async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookE
         else:
             rows = await keys.list_all(work, work.organization)
         names = {key.application_id: await _name(work, key) for key in rows if key.application_id}
-    where, text = problem_of(error)
+    field, text = problem_of(error)
     return context.page(
         "keys/list.html",
         status,
@@ -61,17 +61,17 @@ async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookE
         lifetimes=_LIFETIMES,
         form=context.form,
         error=text,
-        where=where,
+        where=field,
     )
 
 
 async def _name(work: UnitOfWork, key: ApiKey) -> str:
     assert key.application_id is not None
-    shown = ids.show(ids.APPLICATION, key.application_id)
+    application_id = ids.show(ids.APPLICATION, key.application_id)
     try:
-        return (await applications.get(work, shown)).name
+        return (await applications.get(work, application_id)).name
     except NotFound:
-        return f"{shown}, deleted"
+        return f"{application_id}, deleted"
 
 
 @routes.post("/keys", Permission.KEY_MANAGE)
@@ -85,18 +85,20 @@ async def create(context: ConsoleContext) -> Response:
             name=context.field("name").strip(), lifetime_seconds=_lifetime(context.field("lifetime")),
         )  # fmt: skip
         async with context.work() as work:
-            made = await actions.create(work, new)
-            application = None if made.application is None else await applications.get(work, made.application)
+            created_key = await actions.create(work, new)
+            application = (
+                None if created_key.application is None else await applications.get(work, created_key.application)
+            )
     except AdminError as error:
         return await list_keys(context, 400, error)
     except NotFound as error:
         return await list_keys(context, 400, InvalidValue(str(error), "application"))
     # The response to a form is never cached, so no URL, cookie or cache contains the token.
-    return context.page("keys/created.html", made=made, application=application)
+    return context.page("keys/created.html", made=created_key, application=application)
 
 
 def _lifetime(days: str) -> int | None:
-    if days not in {known for known, _ in _LIFETIMES}:
+    if days not in {allowed_days for allowed_days, _ in _LIFETIMES}:
         raise InvalidValue("choose one of these", "lifetime")
     return int(days) * _DAY_S if days else None
 
@@ -105,5 +107,5 @@ def _lifetime(days: str) -> int | None:
 async def revoke(context: ConsoleContext) -> Response:
     """Revoke a key immediately."""
     async with context.work() as work:
-        gone = await actions.revoke(work, actions.KeyNamed(id=context.path["id"]))
-    return context.to(_LIST, f"The key {gone.id} is revoked. Requests with it are rejected from now on.")
+        revoked = await actions.revoke(work, actions.KeyNamed(id=context.path["id"]))
+    return context.to(_LIST, f"The key {revoked.id} is revoked. Requests with it are rejected from now on.")

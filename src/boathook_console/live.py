@@ -172,7 +172,7 @@ async def _is_signed_in(context: ConsoleContext) -> bool:
     idle = timedelta(hours=console_table(context.app_context.settings).idle_hours)
     try:
         async with context.app_context.work() as work:
-            found = await operators.find_session(work, context.session, idle, is_active=False)
+            session = await operators.find_session(work, context.session, idle, is_active=False)
     except DatabaseError:
         return True
-    return found is not None
+    return session is not None

@@ -113,10 +113,10 @@ def _ack_quantile_ms(share: float) -> Callable[[MetricSnapshot], Number]:
 
 CHART_SPECS: Final = (
     ChartSpec("throughput", "Throughput", "per second", (
-        ChartSeries("succeeded", _each_second(lambda one: one.worked.succeeded), "success", is_stacked=True),
-        ChartSeries("ignored", _each_second(lambda one: one.worked.ignored), "faint", is_stacked=True),
-        ChartSeries("failed", _each_second(lambda one: one.worked.failed), "danger", is_stacked=True),
-        ChartSeries("accepted", _each_second(lambda one: one.arrived.accepted), "accent"),
+        ChartSeries("succeeded", _each_second(lambda sample: sample.worked.succeeded), "success", is_stacked=True),
+        ChartSeries("ignored", _each_second(lambda sample: sample.worked.ignored), "faint", is_stacked=True),
+        ChartSeries("failed", _each_second(lambda sample: sample.worked.failed), "danger", is_stacked=True),
+        ChartSeries("accepted", _each_second(lambda sample: sample.arrived.accepted), "accent"),
     )),
     ChartSpec("ack", "Acknowledgement", "milliseconds", (
         ChartSeries("p50", _ack_quantile_ms(0.5), "chart-2"),
@@ -165,10 +165,10 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 _TREND_VALUES: Final[Mapping[str, Callable[[MetricSnapshot], Number]]] = {
-    "accepted": _each_second(lambda one: one.arrived.accepted),
+    "accepted": _each_second(lambda sample: sample.arrived.accepted),
     "ack": _ack_quantile_ms(0.99),
-    "succeeded": _each_second(lambda one: one.worked.succeeded + one.worked.ignored),
-    "pending": lambda one: one.backlog.due,
+    "succeeded": _each_second(lambda sample: sample.worked.succeeded + sample.worked.ignored),
+    "pending": lambda sample: sample.backlog.due,
 }
 
 
@@ -191,8 +191,8 @@ def _trend(last: Sequence[Number], before: Sequence[Number]) -> Trend:
 
 
 def _mean(values: Iterable[Number]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured) if measured else 0.0
 
 
 def _change(last: float, before: float) -> str:
@@ -206,9 +206,9 @@ MINUS: Final = "\N{MINUS SIGN}"
 _AGE_TEXTS: Final = ("under 10 s", "under 1 min", "under 10 min", "under 1 h", "over 1 h")
 
 
-def oldest_due(one: RecipientActivity) -> str:
+def oldest_due(activity: RecipientActivity) -> str:
     """Return how long a recipient's oldest due delivery has been due; empty if none is due."""
-    return next((_AGE_TEXTS[age] for age in reversed(range(len(_AGE_TEXTS))) if one.backlog.ages[age]), "")
+    return next((_AGE_TEXTS[age] for age in reversed(range(len(_AGE_TEXTS))) if activity.backlog.ages[age]), "")
 
 
 def list_sources(present: LiveStats, configured: Iterable[str]) -> list[SourceActivity]:
@@ -264,8 +264,8 @@ class OverviewState:
             present=present,
             recipients=sorted(present.recipients, key=lambda recipient: not self._is_failing(recipient.recipient)),
             failing_handlers=sum(
-                one.state is HealthState.FAILING and name.startswith(HANDLER)
-                for name, one in self._health.recipients.items()
+                health.state is HealthState.FAILING and name.startswith(HANDLER)
+                for name, health in self._health.recipients.items()
             ),
             recipient_health=self._health.recipients,
             source_health=self._health.sources,
@@ -287,8 +287,8 @@ class OverviewState:
         )
 
     def _is_failing(self, recipient: str) -> bool:
-        found = self._health.recipients.get(recipient)
-        return found is not None and found.state is HealthState.FAILING
+        health = self._health.recipients.get(recipient)
+        return health is not None and health.state is HealthState.FAILING
 
     async def _read_health(self) -> None:
         if time.monotonic() - self._health_at >= CHART_RANGES[HANDLER_RANGE].cache_s:

@@ -81,15 +81,15 @@ class NavCount(msgspec.Struct, frozen=True):
         return show_capped(self.number)
 
 
-def nav_counts(found: OpenCounts) -> dict[str, NavCount]:
+def nav_counts(open_counts: OpenCounts) -> dict[str, NavCount]:
     """Return the counts that are not 0, by the path of their entry."""
     counts = {
-        "/dead": NavCount(found.dead_letters, "bad", "to review"),
-        "/rejections": NavCount(found.rejections, "", "in the last day"),
-        "/conflicts": NavCount(found.conflicts, "warn", "in the last day"),
-        "/alerts": NavCount(found.firing, "bad" if found.critical else "warn", "firing"),
+        "/dead": NavCount(open_counts.dead_letters, "bad", "to review"),
+        "/rejections": NavCount(open_counts.rejections, "", "in the last day"),
+        "/conflicts": NavCount(open_counts.conflicts, "warn", "in the last day"),
+        "/alerts": NavCount(open_counts.firing, "bad" if open_counts.critical else "warn", "firing"),
     }
-    return {path: one for path, one in counts.items() if one.number}
+    return {path: count for path, count in counts.items() if count.number}
 
 
 def show_capped(count: int) -> str:
@@ -160,8 +160,8 @@ class ConsoleContext(RequestContext):
         """The values for every template."""
         navigation = self.navigation
         current = max(
-            (one for one in navigation if self.request.scope["path"].startswith(BASE + one.path)),
-            key=lambda one: len(one.path),
+            (entry for entry in navigation if self.request.scope["path"].startswith(BASE + entry.path)),
+            key=lambda entry: len(entry.path),
         )
         is_here = self.request.scope["path"] == BASE + current.path
         return {
@@ -240,6 +240,6 @@ async def _authenticate(renderer: PageRenderer, request: Request) -> ConsoleCont
 def _to_sign_in(renderer: PageRenderer, request: Request) -> Response:
     if "hx-request" in request.headers or "text/event-stream" in request.headers.get("accept", ""):
         return renderer.with_security_headers(Response(status_code=401, headers={"hx-redirect": SIGN_IN}))
-    wanted = request.scope["path"] if request.method == "GET" else BASE
+    path = request.scope["path"] if request.method == "GET" else BASE
     query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
-    return renderer.with_security_headers(RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query, safe='')}", 303))
+    return renderer.with_security_headers(RedirectResponse(f"{SIGN_IN}?next={quote(path + query, safe='')}", 303))

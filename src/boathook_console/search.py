@@ -32,13 +32,13 @@ class SearchHit(msgspec.Struct, frozen=True):
 async def search(context: ConsoleContext) -> Response:
     """Show what a text names; open it if it is an id or key, and search events if it names nothing."""
     words, error = context.query.get("q", "").strip(), ""
-    found = ObjectMatches()
+    matches = ObjectMatches()
     try:
         async with context.work() as work:
-            found = await find_objects(work, words, context.may)
+            matches = await find_objects(work, words, context.may)
     except InvalidValue as problem:
         error = str(problem)
-    direct, others = list(_direct_hits(found)), [*_page_hits(context, words), *_object_hits(found)]
+    direct, others = list(_direct_hits(matches)), [*_page_hits(context, words), *_object_hits(matches)]
     events_url = query_params.build_url(_EVENTS, {"q": words}) if words and context.may(Permission.EVENT_VIEW) else ""
     if not context.is_fragment and not error:
         if len(direct) == 1:
@@ -60,22 +60,22 @@ def _page_hits(context: ConsoleContext, words: str) -> Iterator[SearchHit]:
         yield SearchHit("Pages", title, BASE + pages[title].path, pages[title].group)
 
 
-def _direct_hits(found: ObjectMatches) -> Iterator[SearchHit]:
-    types = {event.event.id: event.event.type for event in found.direct.events}
-    for named in found.direct.named:
-        if (url := match_url(named, found.direct.events)) is not None:
-            yield SearchHit("By id or key", named.id, url, named.item_path or types.get(named.id, ""))
+def _direct_hits(matches: ObjectMatches) -> Iterator[SearchHit]:
+    types = {event.event.id: event.event.type for event in matches.direct.events}
+    for id_match in matches.direct.named:
+        if (url := match_url(id_match, matches.direct.events)) is not None:
+            yield SearchHit("By id or key", id_match.id, url, id_match.item_path or types.get(id_match.id, ""))
 
 
-def _object_hits(found: ObjectMatches) -> Iterator[SearchHit]:
-    for name in found.sources:
+def _object_hits(matches: ObjectMatches) -> Iterator[SearchHit]:
+    for name in matches.sources:
         yield SearchHit("Sources", name, f"{BASE}/sources/{quote(name)}")
-    for name in found.handlers:
+    for name in matches.handlers:
         yield SearchHit("Handlers", name, f"{HANDLERS_PATH}/{quote(name)}")
-    for application in found.applications:
+    for application in matches.applications:
         yield SearchHit(
             "Applications", application.name, f"{BASE}/applications/{application.id}", application.uid or application.id
         )
-    for endpoint in found.endpoints:
+    for endpoint in matches.endpoints:
         url = f"{BASE}/applications/{endpoint.application_id}/endpoints/{endpoint.id}"
         yield SearchHit("Endpoints", endpoint.url, url, endpoint.application_name)
