@@ -151,14 +151,14 @@ def _run(arguments: list[str]) -> int:
 def _whole(arguments: list[str]) -> typer.Typer:
     """Return the root command; add the commands of apps if the arguments or a shell completion may need them."""
     words = completion_words()
-    asked = arguments if words is None else words
-    if parse_global_options(asked)[1] in COMMAND_ENTRIES or "--version" in asked:
+    command_words = arguments if words is None else words
+    if parse_global_options(command_words)[1] in COMMAND_ENTRIES or "--version" in command_words:
         return app
     # Imported only here, as most commands are boathook's own.
     from boathook.cli.app_commands import with_commands
 
     try:
-        return with_commands(app, asked)
+        return with_commands(app, command_words)
     except ConfigError:
         if words is None:
             raise

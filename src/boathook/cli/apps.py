@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 apps = typer.Typer(help="Apps loaded by apps.load, such as billing.")
 
 
-def _migrations(one: dict[str, Any]) -> str:
-    if not one["loaded"]:
-        return f"not loaded here; retire its handlers with `boathook apps forget {one['entry']}`"
-    if one["pending"] is None:
+def _migrations(app_row: dict[str, Any]) -> str:
+    if not app_row["loaded"]:
+        return f"not loaded here; retire its handlers with `boathook apps forget {app_row['entry']}`"
+    if app_row["pending"] is None:
         return "unknown"
-    if one["pending"]:
-        return f"lacks {', '.join(one['pending'])}: run `boathook migrate`"
-    return "applied" if one["migrations"] else "none"
+    if app_row["pending"]:
+        return f"lacks {', '.join(app_row['pending'])}: run `boathook migrate`"
+    return "applied" if app_row["migrations"] else "none"
 
 
 _VIEW: Final = View(
@@ -69,11 +69,13 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     from boathook.server import with_apps
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
-    known = run(_read_known_apps(settings, loaded))
-    rows = [_describe(settings, entry, hook, known) for entry, hook in zip(settings.apps.load, loaded, strict=True)]
+    known_apps = run(_read_known_apps(settings, loaded))
+    rows = [
+        _describe(settings, entry, hook, known_apps) for entry, hook in zip(settings.apps.load, loaded, strict=True)
+    ]
     packages = {module_of_app(package) for package in settings.packages if package.app is not None}
     ours = {*settings.apps.load, settings.server.app, *packages}
-    rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
+    rows += [_unloaded_app(owner) for owner in (known_apps.owners if known_apps else ()) if owner not in ours]
     _VIEW.print_rows(rows, as_json=as_json)
 
 
@@ -108,8 +110,8 @@ def print_sample(
     installed = installed_apps()
     if app not in installed:
         install = f": pip install boathook-{app}" if app in READY_MADE else ""
-        known = ", ".join(sorted(installed)) or "none"
-        raise UsageError(f"the app {app!r} is not installed{install}; installed are: {known}")
+        installed_names = ", ".join(sorted(installed)) or "none"
+        raise UsageError(f"the app {app!r} is not installed{install}; installed are: {installed_names}")
     if (sample := sample_of(app)) is None:
         raise UsageError(f"the app {app} has no sample configuration")
     sys.stdout.write(sample.read_text(encoding="utf-8"))
@@ -119,14 +121,14 @@ def tables(settings: Settings) -> dict[str, Any]:
     """Return every table that is not boathook's own: an app's with its defaults; secrets only as references."""
     from boathook.server.loading import load_apps, settings_of
 
-    shown: dict[str, Any] = dict(settings.extra)
+    tables_by_name: dict[str, Any] = dict(settings.extra)
     try:
         for hook in load_apps(settings):
             if (own := settings_of(hook, settings)) is not None:
-                shown[hook.name] = own.model_dump(mode="json")
+                tables_by_name[hook.name] = own.model_dump(mode="json")
     except ConfigError:  # which was reported when the settings were read
-        shown = {name: _configured_table(table) for name, table in settings.extra.items()}
-    return {name: _hidden(table, name) for name, table in shown.items()}
+        tables_by_name = {name: _configured_table(table) for name, table in settings.extra.items()}
+    return {name: _hidden(table, name) for name, table in tables_by_name.items()}
 
 
 def _configured_table(table: Any) -> Any:
@@ -173,7 +175,7 @@ async def _read_known_apps(settings: Settings, loaded: "Sequence[Boathook]") -> 
         return None
 
 
-def _describe(settings: Settings, entry: str, hook: "Boathook", known: "KnownApps | None") -> dict[str, Any]:
+def _describe(settings: Settings, entry: str, hook: "Boathook", known_apps: "KnownApps | None") -> dict[str, Any]:
     from boathook.server.loading import sources_of
 
     manifest = hook.manifest
@@ -187,7 +189,7 @@ def _describe(settings: Settings, entry: str, hook: "Boathook", known: "KnownApp
         "mounts": [mount.path for mount in manifest.mounts],
         "commands": manifest.commands is not None,
         "migrations": sorted(path.stem for path in manifest.migrations.glob("*.sql")) if manifest.migrations else [],
-        "pending": known.pending_of(hook.name) if known else None,
+        "pending": known_apps.pending_of(hook.name) if known_apps else None,
     }
 
 
@@ -201,8 +203,8 @@ _METRICS: Final = View(
         Column("metric", is_whole=True),
         Column("labels", is_optional=True),
         Column("kind"),
-        Column("latest", lambda one: "" if one.latest is None else show_number(one.latest)),
-        Column("total", lambda one: show_number(one.total) if one.kind == "counter" else "", is_optional=True),
+        Column("latest", lambda series: "" if series.latest is None else show_number(series.latest)),
+        Column("total", lambda series: show_number(series.total) if series.kind == "counter" else "", is_optional=True),
     )
 )
 

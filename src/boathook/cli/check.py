@@ -51,7 +51,7 @@ def check(
 
     settings = cli_context(ctx).settings()
     try:
-        found = run(work(settings))
+        integrity_report = run(work(settings))
     except ConfigError:
         raise
     except BoathookError as error:
@@ -61,10 +61,10 @@ def check(
         raise typer.Exit(_EXIT_CHECK_FAILED) from None
     spooled = _spooled(settings)
     if as_json:
-        output.print_json(_document(found, spooled))
+        output.print_json(_document(integrity_report, spooled))
     else:
-        _print(found, spooled)
-    raise typer.Exit(0 if found.is_consistent else 1)
+        _print(integrity_report, spooled)
+    raise typer.Exit(0 if integrity_report.is_consistent else 1)
 
 
 def _spooled(settings: Settings) -> SpoolCounts:
@@ -76,50 +76,50 @@ def _spooled(settings: Settings) -> SpoolCounts:
         return SpoolCounts()
 
 
-def _document(found: IntegrityReport, spooled: SpoolCounts) -> dict[str, object]:
+def _document(report: IntegrityReport, spooled: SpoolCounts) -> dict[str, object]:
     return {
-        "balanced": found.is_consistent,
-        "checks": found.checks,
-        "looks": found.looks,
-        "longest_look_s": round(found.longest_query_s, 3),
-        "balance": {**asdict(found.balance), "missing": found.balance.missing},
+        "balanced": report.is_consistent,
+        "checks": report.checks,
+        "looks": report.looks,
+        "longest_look_s": round(report.longest_query_s, 3),
+        "balance": {**asdict(report.balance), "missing": report.balance.missing},
         "spool": asdict(spooled),
-        "imbalances": [asdict(violation) for violation in found.violations],
+        "imbalances": [asdict(violation) for violation in report.violations],
     }
 
 
-def _print(found: IntegrityReport, spooled: SpoolCounts) -> None:
+def _print(report: IntegrityReport, spooled: SpoolCounts) -> None:
     """Print the totals as a table, and then the violations."""
-    out.print(_balance(found.balance, spooled))
+    out.print(_balance(report.balance, spooled))
     out.print()
-    for violation in found.violations:
+    for violation in report.violations:
         _print_violation(violation)
-    if found.is_consistent:
-        details = f"{found.checks} checks, {found.looks:,} queries, the longest took {found.longest_query_s:.1f} s"
+    if report.is_consistent:
+        details = f"{report.checks} checks, {report.looks:,} queries, the longest took {report.longest_query_s:.1f} s"
         out.print(Text(f"✓ the store is consistent ({details})", style="bold green"))
     else:
-        text = f"✗ the store is inconsistent: {len(found.violations)} of {found.checks} checks fail"
+        text = f"✗ the store is inconsistent: {len(report.violations)} of {report.checks} checks fail"
         out.print(Text(text, style="bold red"))
 
 
-def _print_violation(one: Violation) -> None:
-    out.print(Text(f"✗ {one.check}: {one.count:,}", style="bold red"))
-    out.print(output.text(f"  {one.meaning}"), soft_wrap=True)
-    for example in one.examples:
+def _print_violation(violation: Violation) -> None:
+    out.print(Text(f"✗ {violation.check}: {violation.count:,}", style="bold red"))
+    out.print(output.text(f"  {violation.meaning}"), soft_wrap=True)
+    for example in violation.examples:
         out.print(output.text(f"  {example}"), soft_wrap=True)
-    if (command := next((example.look for example in one.examples if example.look), None)) is not None:
+    if (command := next((example.look for example in violation.examples if example.look), None)) is not None:
         out.print(output.text(f"  see: {command}"), soft_wrap=True)
-    out.print(output.text(f"  fix: {one.remedy}"), soft_wrap=True)
+    out.print(output.text(f"  fix: {violation.remedy}"), soft_wrap=True)
     out.print()
 
 
 def _balance(balance: Balance, spooled: SpoolCounts) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    made.add_column(min_width=44)
-    made.add_column(justify="right", min_width=12)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(min_width=44)
+    table.add_column(justify="right", min_width=12)
 
     def line(label: str, number: int | str, style: str = "") -> None:
-        made.add_row(Text(label, style=style), Text(f"{number:,}" if isinstance(number, int) else number, style=style))
+        table.add_row(Text(label, style=style), Text(f"{number:,}" if isinstance(number, int) else number, style=style))
 
     line("events", balance.events, "bold")
     line("  received", balance.received)
@@ -140,9 +140,9 @@ def _balance(balance: Balance, spooled: SpoolCounts) -> Table:
     line("dedup keys stored", balance.remembered, "bold")
     line("conflicts (requests)", f"{balance.conflicts:,} ({balance.conflicting_requests:,})", "bold")
     line("rejections stored", balance.rejections, "bold")
-    for what, number in balance.dropped.items():
-        line(f"dropped: {what}", number, "dim")
-    return made
+    for reason, number in balance.dropped.items():
+        line(f"dropped: {reason}", number, "dim")
+    return table
 
 
 class _ProgressBar:

@@ -25,11 +25,11 @@ settings_app = typer.Typer(no_args_is_help=True, help="Settings.")
 def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
     """Show the effective settings from defaults, file, environment and flags. Secrets are never shown."""
     settings = cli_context(ctx).settings()
-    shown = all_settings(settings) | apps.tables(settings)
+    effective = all_settings(settings) | apps.tables(settings)
     if as_json:
-        output.print_json({"file": settings.file, **shown})
+        output.print_json({"file": settings.file, **effective})
         return
-    for table, keys in shown.items():
+    for table, keys in effective.items():
         for name, inner in keys.items() if table in {"sources", "mounts"} else [("", keys)]:
             quoted = json.dumps(name) if "/" in name else name
             out.print(Text(f"[{table}.{quoted}]" if name else f"[{table}]", style="bold"))
@@ -75,10 +75,10 @@ def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
     if not is_valid:
         raise typer.Exit(1)
     if not as_json:
-        where = settings.file or "the defaults and the environment"
-        shown = f"{counted(len(settings.sources), 'source')} on {counted(paths, 'path')}"
-        shown += f", {counted(len(hooks.handlers), 'handler')}"
-        say(f"{where}: valid; {shown}" + (f", {counted(len(loaded), 'app')}" if loaded else ""))
+        origin = settings.file or "the defaults and the environment"
+        summary = f"{counted(len(settings.sources), 'source')} on {counted(paths, 'path')}"
+        summary += f", {counted(len(hooks.handlers), 'handler')}"
+        say(f"{origin}: valid; {summary}" + (f", {counted(len(loaded), 'app')}" if loaded else ""))
 
 
 def print_dashboards(

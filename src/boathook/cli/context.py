@@ -190,7 +190,7 @@ def run_with_database(ctx: typer.Context, do: Callable[["Database"], Awaitable[R
     return run(inside())
 
 
-def confirm(what: str, *, yes: bool) -> None:
+def confirm(action_text: str, *, yes: bool) -> None:
     """Ask for confirmation of an irreversible action; without a terminal, --yes is required.
 
     Raises:
@@ -200,8 +200,8 @@ def confirm(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not out.is_terminal:
-        raise UsageError(f"this would {what}; add --yes to confirm")
-    typer.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True)
+        raise UsageError(f"this would {action_text}; add --yes to confirm")
+    typer.confirm(f"{action_text[:1].upper()}{action_text[1:]}?", abort=True)
 
 
 def actor() -> str:

@@ -75,8 +75,8 @@ def list_dead(
 
     --source and --type match the event of the dead letter, or the first event of its chain if a handler published it.
     """
-    wanted = ListFilter(**filters, limit=limit, after=after)
-    output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, ids.DELIVERY, as_json=as_json)
+    list_filter = ListFilter(**filters, limit=limit, after=after)
+    output.print_listing(ctx, listings.list_dead_letters, list_filter, _VIEW, ids.DELIVERY, as_json=as_json)
 
 
 @dead.command("show", epilog=example("boathook dead show dlv_01h455vb4pex5vsknk084sn02q4_0"))
@@ -90,18 +90,18 @@ def list_groups(
     ctx: typer.Context, recipient: Recipient = None, code: Code = None, limit: Limit = 50, as_json: Json = False
 ) -> None:  # fmt: skip
     """List dead letters grouped by cause, most frequent first, with those that need more than a replay."""
-    found = run_with_database(
+    groups = run_with_database(
         ctx, lambda database: dead_letters.list_groups(database, recipient=recipient, code=code, limit=limit)
     )
     if as_json:
-        for group in found.rows:
+        for group in groups.rows:
             output.print_json(_group(group))
         return
-    if not found.rows:
+    if not groups.rows:
         hint("nothing found")
-    for group in found.rows:
+    for group in groups.rows:
         _print_group(group)
-    if found.is_cut or found.groups > len(found.rows):
+    if groups.is_cut or groups.groups > len(groups.rows):
         hint("more results: raise --limit or add --recipient")
 
 
@@ -148,18 +148,18 @@ def _replay_first(ctx: typer.Context, values: dict[str, Any]) -> bool:
     return True
 
 
-async def _follow(opened: AppContext, wanted: actions.Replay, since: datetime, number: int) -> ReplayOutcomes:
+async def _follow(opened: AppContext, replay_input: actions.Replay, since: datetime, number: int) -> ReplayOutcomes:
     """Wait until all replayed dead letters have ended; print and return the outcome."""
     hint("waiting until all have ended; Ctrl-C stops the waiting only")
-    group = None if wanted.group is None else ids.read(ids.DEAD_GROUP, wanted.group)
-    found = ReplayOutcomes()
+    group = None if replay_input.group is None else ids.read(ids.DEAD_GROUP, replay_input.group)
+    outcomes = ReplayOutcomes()
     with Progress("follow", number) as report:
-        async for found in operations.follow_replay(
-            opened.database, action(wanted.note or None), since=since, group=group
+        async for outcomes in operations.follow_replay(
+            opened.database, action(replay_input.note or None), since=since, group=group
         ):
-            report(found.number - found.retrying - found.waiting)
-    out.print(Text(bulk_jobs.describe_outcomes(found), style="red" if found.dead else "green"), soft_wrap=True)
-    return found
+            report(outcomes.number - outcomes.retrying - outcomes.waiting)
+    out.print(Text(bulk_jobs.describe_outcomes(outcomes), style="red" if outcomes.dead else "green"), soft_wrap=True)
+    return outcomes
 
 
 add_selection(

@@ -102,13 +102,13 @@ class Forwarder:
             request = request_for(event, self._url, self._signing)
         except (ConfigError, ValueError) as error:
             return Unsigned(str(error))
-        for left in range(self._retries, -1, -1):
+        for tries_left in range(self._retries, -1, -1):
             began = time.perf_counter()
             try:
                 answer = await self._send(request)
             except FetchFailed as error:
                 failed = Failed(str(error), _ms_since(began))
-                if left == 0 or error.is_final:
+                if tries_left == 0 or error.is_final:
                     return failed
                 self._say(f"{error}; retrying")
                 await asyncio.sleep(_RETRY_S)

@@ -114,9 +114,9 @@ def _signing(
         return None
     if options and provider is None:
         raise UsageError("--option needs --provider")
-    known = settings.resolve(secret, "--secret")
-    check_secret(known, is_for_messages=is_for_messages and provider is None)
-    return SigningOptions(known, provider, read_pairs("--option", options, "="))
+    signing_secret = settings.resolve(secret, "--secret")
+    check_secret(signing_secret, is_for_messages=is_for_messages and provider is None)
+    return SigningOptions(signing_secret, provider, read_pairs("--option", options, "="))
 
 
 def _gateway(settings: Settings, url: str, key: str) -> GatewayAddress:
@@ -139,7 +139,7 @@ def _headline(
     signing: SigningOptions | None,
 ) -> Text:
     """Return one line with the source of the events, the filter and the target."""
-    what = ", ".join(
+    filters_text = ", ".join(
         f"{word} {value}"
         for word, value in (
             ("source", feed_filter.source),
@@ -148,15 +148,15 @@ def _headline(
         )
         if value
     )
-    where = gateway.url if gateway else (_host_of(settings) or "the embedded PostgreSQL")
-    line = Text("Listening ", style="bold") + Text(f"at {where} for {what or 'all events'}")
+    server_text = gateway.url if gateway else (_host_of(settings) or "the embedded PostgreSQL")
+    line = Text("Listening ", style="bold") + Text(f"at {server_text} for {filters_text or 'all events'}")
     if target is not None:
-        how = (
+        signature = (
             "headers unchanged, not signed"
             if signing is None
             else f"signed as {signing.provider or 'its provider'} does"
         )
-        line += Text(" → ", style="bold") + Text(f"{target} ({how})", style="cyan")
+        line += Text(" → ", style="bold") + Text(f"{target} ({signature})", style="cyan")
     return line + Text("  press Ctrl-C to stop", style="dim")
 
 
@@ -173,16 +173,16 @@ async def _follow(
 ) -> None:
     async with aclosing(feed) as events:
         async for event in events:
-            done = None if forwarder is None else await forwarder.forward(event)
+            forwarded = None if forwarder is None else await forwarder.forward(event)
             tally["events"] += 1
-            tally[_word(done)] += 1
-            _show(event, done, display)
+            tally[_word(forwarded)] += 1
+            _show(event, forwarded, display)
             if limit and tally["events"] >= limit:
                 return
 
 
-def _word(done: Forwarded | None) -> str:
-    match done:
+def _word(forwarded: Forwarded | None) -> str:
+    match forwarded:
         case None:
             return "shown"
         case Answered(answer=answer):
@@ -192,7 +192,7 @@ def _word(done: Forwarded | None) -> str:
         case Unsigned():
             return "not signed"
         case _:
-            assert_never(done)
+            assert_never(forwarded)
 
 
 def _summary(tally: Counter[str]) -> str:
@@ -200,28 +200,28 @@ def _summary(tally: Counter[str]) -> str:
     return counted(tally["events"], "event") + (f": {', '.join(parts)}" if parts else "")
 
 
-def _show(event: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> None:
+def _show(event: FeedEvent, forwarded: Forwarded | None, display: _DisplayOptions) -> None:
     if display.as_json:
-        output.print_json(_object(event, done, display))
+        output.print_json(_object(event, forwarded, display))
         sys.stdout.flush()
         return
-    out.print(_line(event, done), soft_wrap=True)
+    out.print(_line(event, forwarded), soft_wrap=True)
     if display.verbose:
         output.print_block("  event", event.body.decode("utf-8", "backslashreplace"))
-    if isinstance(done, Answered) and (display.verbose or not done.answer.is_ok):
-        answered = done.answer.body.decode("utf-8", "backslashreplace")
+    if isinstance(forwarded, Answered) and (display.verbose or not forwarded.answer.is_ok):
+        answered = forwarded.answer.body.decode("utf-8", "backslashreplace")
         if display.verbose:
             output.print_block("  answer", answered)
         elif answered.strip():
             out.print(output.text(f"          {answered.strip().splitlines()[0][:_FIRST_LINE]}"), style="dim")
 
 
-def _line(event: FeedEvent, done: Forwarded | None) -> Text:
-    moment = datetime.now(UTC).astimezone().strftime("%H:%M:%S")
+def _line(event: FeedEvent, forwarded: Forwarded | None) -> Text:
+    local_time = datetime.now(UTC).astimezone().strftime("%H:%M:%S")
     sender = output.text(event.source or event.application)
-    line = Text(f"{moment}  ", style="dim") + sender + Text("  ")
+    line = Text(f"{local_time}  ", style="dim") + sender + Text("  ")
     line += Text(f"{output.text(event.type).plain:<{_WIDEST}} ", style="bold") + Text(event.id, style="dim")
-    match done:
+    match forwarded:
         case None:
             return line
         case Answered(answer=answer, ms=ms):
@@ -232,11 +232,11 @@ def _line(event: FeedEvent, done: Forwarded | None) -> Text:
         case Unsigned(reason=reason):
             return line + Text("  not sent, cannot be signed: ", style="red") + output.text(reason)
         case _:
-            assert_never(done)
+            assert_never(forwarded)
 
 
-def _object(event: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def _object(event: FeedEvent, forwarded: Forwarded | None, display: _DisplayOptions) -> dict[str, Any]:
+    fields: dict[str, Any] = {
         "at": datetime.now(UTC),
         "id": event.id,
         "source": event.source,
@@ -245,15 +245,15 @@ def _object(event: FeedEvent, done: Forwarded | None, display: _DisplayOptions) 
         "accepted_at": event.accepted_at,
     }
     if display.verbose:
-        shown |= {"headers": event.headers, "body": event.body}
-    match done:
+        fields |= {"headers": event.headers, "body": event.body}
+    match forwarded:
         case None:
-            return shown
+            return fields
         case Answered(answer=answer, ms=ms):
-            return shown | {"status": answer.status, "ms": ms} | ({"answer": answer.body} if display.verbose else {})
+            return fields | {"status": answer.status, "ms": ms} | ({"answer": answer.body} if display.verbose else {})
         case Failed(reason=reason, ms=ms):
-            return shown | {"status": None, "ms": ms, "error": reason}
+            return fields | {"status": None, "ms": ms, "error": reason}
         case Unsigned(reason=reason):
-            return shown | {"status": None, "ms": None, "error": reason}
+            return fields | {"status": None, "ms": None, "error": reason}
         case _:
-            assert_never(done)
+            assert_never(forwarded)

@@ -136,40 +136,40 @@ async def pages(
     place_of: Callable[[Row], Place],
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield up to *limit* rows of a listing in pages, starting after *place*; limit 0 means all."""
-    left = limit or sys.maxsize
-    while left > 0:
-        limit = min(PAGE, left)
+    rows_left = limit or sys.maxsize
+    while rows_left > 0:
+        limit = min(PAGE, rows_left)
         rows = await fetch(place, limit)
         if rows:
             yield rows
         if len(rows) < limit:
             return
-        left -= len(rows)
+        rows_left -= len(rows)
         place = place_of(rows[-1])
 
 
 def print_listing(
     ctx: typer.Context,
     lister: Callable[["Database", "ListFilter"], Awaitable[Sequence[Any]]],
-    wanted: "ListFilter",
+    filters: "ListFilter",
     view: View,
     prefix: str,
     *,
     as_json: bool,
 ) -> None:
-    """Print the rows of a stored listing that match *wanted*, page by page; *prefix* begins their ids."""
+    """Print the rows of a stored listing that match *filters*, page by page; *prefix* begins their ids."""
     # Imported only here, as many commands do not need PostgreSQL.
     from boathook.service.id_prefixes import complete_filter
 
     async def read(database: "Database") -> None:
-        whole = await complete_filter(database, prefix, wanted)
-        found = pages(
+        whole = await complete_filter(database, prefix, filters)
+        batches = pages(
             lambda after, limit: lister(database, replace(whole, after=after, limit=limit)),
             whole.after,
             whole.limit,
             lambda row: str(row.id),
         )
-        await view.print_pages(found, limit=wanted.limit, as_json=as_json)
+        await view.print_pages(batches, limit=filters.limit, as_json=as_json)
 
     run_with_database(ctx, read)
 
@@ -239,8 +239,8 @@ def print_json(value: object) -> None:
 def text(value: object) -> Text:
     """Return a value as text without markup and without control characters."""
     words = "" if value is None else str(value)
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
-    return Text(shown, style=_STYLES.get(shown, ""))
+    printable = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
+    return Text(printable, style=_STYLES.get(printable, ""))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[object]) -> None:
@@ -266,16 +266,18 @@ def table(
     widths = _widths(columns, lines, out.width - edges)
     needed = sum(widths.values()) + _GAP * (len(widths) - 1) + edges
     gap = _GAP if box is None else _GAP - 1  # which the box adds
-    made = Table(box=box, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    made.width = needed if needed > out.width else None
+    rich_table = Table(box=box, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    rich_table.width = needed if needed > out.width else None
     for place, width in widths.items():
         column = columns[place]
         overflow: OverflowMethod = "fold" if column.may_wrap else "ellipsis"
         justify: JustifyMethod = "right" if column.is_number else "left"
-        made.add_column(column.title, justify=justify, no_wrap=not column.may_wrap, overflow=overflow, width=width)
+        rich_table.add_column(
+            column.title, justify=justify, no_wrap=not column.may_wrap, overflow=overflow, width=width
+        )
     for row, line in zip(rows, lines, strict=True):
-        made.add_row(*(line[place] for place in widths), style=style_of(row))
-    return made
+        rich_table.add_row(*(line[place] for place in widths), style=style_of(row))
+    return rich_table
 
 
 def _widths(columns: Sequence[Column], lines: Sequence[Sequence[Text]], room: int) -> dict[int, int]:
@@ -371,7 +373,7 @@ class Progress:
     def __enter__(self) -> Callable[[int], None]:
         """Show the progress, and return the callback that updates it."""
         self._bar.start()
-        return lambda done: self._bar.update(self._task, completed=done)
+        return lambda completed: self._bar.update(self._task, completed=completed)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

@@ -186,9 +186,9 @@ def _check_handlers(settings: Settings, with_stored: Settings) -> "list[Finding]
         for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
         for route in some
     ]
-    found = f"{len(hooks.handlers)} loaded, all with a configured source"
+    text = f"{len(hooks.handlers)} loaded, all with a configured source"
     findings = [*examine_loaded(settings, hooks.owners), *examine_handlers(with_stored, routes)]
-    return findings or [Finding("handlers", CheckStatus.OK, found)]
+    return findings or [Finding("handlers", CheckStatus.OK, text)]
 
 
 def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":

@@ -88,8 +88,8 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
     tallies = spooled.summarize(root)
     others = [(spool.title, spooled.summarize(spool.root)) for spool in _other_spools(ctx, dir)]
     if as_json:
-        for one in chain(tallies, *(found for _, found in others)):
-            output.print_json(one)
+        for row in chain(tallies, *(rows for _, rows in others)):
+            output.print_json(row)
         return
     if tallies:
         output.print_table(_STATUS, tallies)
@@ -98,11 +98,11 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
             say(line)
     else:
         say(f"the spool at {root} is empty")
-    for title, found in others:
-        if found:
+    for title, rows in others:
+        if rows:
             out.print()
             say(f"{title}:")
-            output.print_table(_STATUS, found)
+            output.print_table(_STATUS, rows)
 
 
 @spool.command("inspect", epilog=example(
@@ -136,11 +136,11 @@ def inspect(
     root = _root(ctx, dir)
     roots = [root, *(spool.root for spool in _other_spools(ctx, dir))]
     if event is not None:
-        wanted = set(SegmentState) if state is None else {state}
-        found = next(filter(None, (spooled.find_event(path, event, wanted) for path in roots)), None)
-        if found is None or found.event is None:
+        states = set(SegmentState) if state is None else {state}
+        spooled_event = next(filter(None, (spooled.find_event(path, event, states) for path in roots)), None)
+        if spooled_event is None or spooled_event.event is None:
             raise NotFound(f"{event} is not in the spool at {root}; `boathook events show` looks in the database")
-        _show_one(found, found.event, as_json=as_json, is_raw=body)
+        _show_one(spooled_event, spooled_event.event, as_json=as_json, is_raw=body)
         return
     if body:
         raise UsageError("--body needs an event id")
@@ -156,9 +156,9 @@ def _list(
         for row in islice(rows, limit or None):
             output.print_json(row)
         return
-    shown = list(islice(rows, limit or None))
-    _LISTED.print_rows(shown, as_json=False)
-    if limit and len(shown) == limit:
+    listed = list(islice(rows, limit or None))
+    _LISTED.print_rows(listed, as_json=False)
+    if limit and len(listed) == limit:
         hint("there may be more: raise --limit, or use --limit 0 for all")
 
 
@@ -191,8 +191,8 @@ def drain(
         return
     import_reports = run(_import_events(cli_context(ctx).settings(), root, steps))
     _print_reports(import_reports, as_json=as_json)
-    left = _left(root, as_json=as_json)
-    raise typer.Exit(0 if all(report.is_whole for report in import_reports) and not left else 1)
+    has_left = _left(root, as_json=as_json)
+    raise typer.Exit(0 if all(report.is_whole for report in import_reports) and not has_left else 1)
 
 
 async def _import_events(settings: Settings, root: Path, steps: Sequence[ImportScope]) -> list[ImportReport]:
@@ -208,7 +208,7 @@ def _bar(size: int) -> Iterator[ProgressCallback]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err_console, transient=True, disable=not err_console.is_terminal) as progress:
         task = progress.add_task("importing events", total=size)
-        yield lambda done: progress.advance(task, done)
+        yield lambda completed: progress.advance(task, completed)
 
 
 def _other_spools(ctx: typer.Context, dir: Path | None) -> list[NamedSpool]:
@@ -246,20 +246,24 @@ def _print_reports(import_reports: Collection[ImportReport], *, as_json: bool, i
 
 def _left(root: Path, *, as_json: bool) -> bool:
     """Print the remaining events, and return whether some of them are not held by a running process."""
-    waiting = [one for one in spooled.summarize(root) if one.segments[SegmentState.WAITING]]
-    for one in waiting if not as_json else ():
-        whose = "a running process drains them" if one.is_held else "try again"
-        err_console.print(output.text(f"{one.path}: {counted(one.waiting, 'event')} left; {whose}"), soft_wrap=True)
-    return any(not one.is_held for one in waiting)
+    waiting = [folder for folder in spooled.summarize(root) if folder.segments[SegmentState.WAITING]]
+    for folder in waiting if not as_json else ():
+        whose = "a running process drains them" if folder.is_held else "try again"
+        err_console.print(
+            output.text(f"{folder.path}: {counted(folder.waiting, 'event')} left; {whose}"), soft_wrap=True
+        )
+    return any(not folder.is_held for folder in waiting)
 
 
 def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
     """Yield lines with the totals and the required actions."""
-    held = sum(tally.waiting for tally in tallies if tally.is_held)
-    left = sum(tally.waiting for tally in tallies if not tally.is_held)
-    yield f"waiting for PostgreSQL: {counted(held + left, 'event')}, of which running processes have {held:,}"
-    if left:
-        yield (f"left by ended processes: {counted(left, 'event')}; start a gateway here or run `boathook spool drain`")
+    held_count = sum(tally.waiting for tally in tallies if tally.is_held)
+    abandoned = sum(tally.waiting for tally in tallies if not tally.is_held)
+    total = counted(held_count + abandoned, "event")
+    yield f"waiting for PostgreSQL: {total}, of which running processes have {held_count:,}"
+    if abandoned:
+        left_behind = counted(abandoned, "event")
+        yield f"left by ended processes: {left_behind}; start a gateway here or run `boathook spool drain`"
     if refused := sum(tally.refused for tally in tallies):
         yield (
             f"rejected by PostgreSQL: {counted(refused, 'event')}; see `boathook spool inspect --state refused`, fix"
@@ -273,12 +277,12 @@ def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
             )
 
 
-def _source(one: SpooledEvent) -> str | None:
-    return None if one.event is None else one.event.source
+def _source(spooled_event: SpooledEvent) -> str | None:
+    return None if spooled_event.event is None else spooled_event.event.source
 
 
-def _row(one: SpooledEvent) -> dict[str, object]:
-    event = one.event
+def _row(spooled_event: SpooledEvent) -> dict[str, object]:
+    event = spooled_event.event
     return {
         "event_id": None if event is None else ids.show(ids.EVENT, event.id),
         "source": None if event is None else event.source,
@@ -286,15 +290,15 @@ def _row(one: SpooledEvent) -> dict[str, object]:
         "type": None if event is None else event.type,
         "key": None if event is None else event.dedup_key,
         "accepted_at": None if event is None else ids.created_at(event.id),
-        "bytes": len(one.record.payload if event is None else event.body),
-        "state": one.location.state,
-        "life": one.location.life,
-        "segment": str(one.location.path),
-        "sequence": one.record.sequence,
+        "bytes": len(spooled_event.record.payload if event is None else event.body),
+        "state": spooled_event.location.state,
+        "life": spooled_event.location.life,
+        "segment": str(spooled_event.location.path),
+        "sequence": spooled_event.record.sequence,
     }
 
 
-def _show_one(one: SpooledEvent, event: NewEvent, *, as_json: bool, is_raw: bool) -> None:
+def _show_one(spooled_event: SpooledEvent, event: NewEvent, *, as_json: bool, is_raw: bool) -> None:
     headers = json.loads(event.headers)
     if is_raw:
         out.file.flush()
@@ -302,8 +306,8 @@ def _show_one(one: SpooledEvent, event: NewEvent, *, as_json: bool, is_raw: bool
             raw.write(event.body)
     elif as_json:
         more = {"proof": event.grade, "content_type": event.content_type, "headers": headers, "body": event.body}
-        output.print_json({**_row(one), **more})
+        output.print_json({**_row(spooled_event), **more})
     else:
-        output.print_fields(output.format_fields(_row(one) | {"proof": event.grade}))
+        output.print_fields(output.format_fields(_row(spooled_event) | {"proof": event.grade}))
         out.print()
         output.print_request(headers, event.body)

@@ -146,15 +146,15 @@ async def _watch(
     is_once: bool,
     as_json: bool,
 ) -> None:
-    async with source as one:
+    async with source as reader:
         if is_once:
-            await one.read()  # remote rates need two samples
+            await reader.read()  # remote rates need two samples
             await asyncio.sleep(MIN_WINDOW_S + 0.1)
-            _print(await one.read(), as_json=as_json, is_whole=True)
+            _print(await reader.read(), as_json=as_json, is_whole=True)
         elif as_json or not out.is_terminal:
-            await _print_lines(one, every_s, as_json=as_json)
+            await _print_lines(reader, every_s, as_json=as_json)
         else:
-            await _Screen(one, every_s).show()
+            await _Screen(reader, every_s).show()
 
 
 async def _print_lines(source: StatsReader, every_s: float, *, as_json: bool) -> None:
@@ -262,15 +262,15 @@ class SortOrder(StrEnum):
 
 
 _RECIPIENT_KEYS: Final[dict[SortOrder, Callable[[RecipientActivity], float]]] = {
-    SortOrder.PENDING: lambda one: -one.backlog.pending,
-    SortOrder.DONE: lambda one: -one.succeeded,
-    SortOrder.FAILED: lambda one: -one.failed - one.backlog.dead / 1e9,
+    SortOrder.PENDING: lambda recipient: -recipient.backlog.pending,
+    SortOrder.DONE: lambda recipient: -recipient.succeeded,
+    SortOrder.FAILED: lambda recipient: -recipient.failed - recipient.backlog.dead / 1e9,
     SortOrder.NAME: lambda _: 0,
 }
 _SOURCE_KEYS: Final[dict[SortOrder, Callable[[SourceActivity], float]]] = {
-    SortOrder.PENDING: lambda one: -one.accepted,
-    SortOrder.DONE: lambda one: -one.accepted,
-    SortOrder.FAILED: lambda one: -one.rejected - one.faults,
+    SortOrder.PENDING: lambda source: -source.accepted,
+    SortOrder.DONE: lambda source: -source.accepted,
+    SortOrder.FAILED: lambda source: -source.rejected - source.faults,
     SortOrder.NAME: lambda _: 0,
 }
 
@@ -379,17 +379,17 @@ def _joined(*parts: tuple[str, str]) -> Text:
 
 
 def _sources(rows: Sequence[SourceActivity], order: SortOrder) -> Table:
-    shown = sorted(rows, key=lambda row: (_SOURCE_KEYS[order](row), row.source))[:_MAX_SOURCES]
-    return output.table(_SOURCE_COLUMNS, shown, box=box.SIMPLE_HEAD)
+    top_sources = sorted(rows, key=lambda row: (_SOURCE_KEYS[order](row), row.source))[:_MAX_SOURCES]
+    return output.table(_SOURCE_COLUMNS, top_sources, box=box.SIMPLE_HEAD)
 
 
 def _recipients(rows: Sequence[RecipientActivity], order: SortOrder) -> Table:
-    shown = sorted(rows, key=lambda row: (_RECIPIENT_KEYS[order](row), row.recipient))[:_MAX_RECIPIENTS]
+    top_recipients = sorted(rows, key=lambda row: (_RECIPIENT_KEYS[order](row), row.recipient))[:_MAX_RECIPIENTS]
     return output.table(
         _RECIPIENT_COLUMNS,
-        shown,
+        top_recipients,
         box=box.SIMPLE_HEAD,
-        style_of=lambda one: "red" if one.backlog.dead else "yellow" if one.failed else "",
+        style_of=lambda recipient: "red" if recipient.backlog.dead else "yellow" if recipient.failed else "",
     )
 
 
@@ -398,11 +398,11 @@ def _number(title: str, read: Callable[[Any], object], *, is_whole: bool = False
 
 
 def _rate(title: str, name: str, *, is_whole: bool = False) -> Column:
-    return _number(title, lambda one: format_rate(getattr(one, name)), is_whole=is_whole)
+    return _number(title, lambda row: format_rate(getattr(row, name)), is_whole=is_whole)
 
 
 def _age(title: str, place: int) -> Column:
-    return _number(title, lambda one: one.backlog.ages[place])
+    return _number(title, lambda recipient: recipient.backlog.ages[place])
 
 
 def _health(row: RecipientActivity) -> str | None:
@@ -419,12 +419,12 @@ _SOURCE_COLUMNS: Final = (
     _rate("5xx/s", "faults"),
 )
 _RECIPIENT_COLUMNS: Final = (
-    Column("recipient", lambda one: recipient_title(one.recipient), is_whole=True),
+    Column("recipient", lambda row: recipient_title(row.recipient), is_whole=True),
     Column("health", _health, is_whole=True, is_optional=True),
     _rate("done/s", "succeeded"),
     _rate("failed/s", "failed"),
     *(_age(title, place) for place, title in enumerate(("<10s", "<1m", "<10m", "<1h", "older"))),
-    _number("later", lambda one: one.backlog.later),
-    _number("work", lambda one: one.backlog.leased),
-    _number("dead", lambda one: one.backlog.dead, is_whole=True),
+    _number("later", lambda row: row.backlog.later),
+    _number("work", lambda row: row.backlog.leased),
+    _number("dead", lambda row: row.backlog.dead, is_whole=True),
 )
