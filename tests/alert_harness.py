@@ -118,7 +118,7 @@ class AlertHarness:
             return await kept.list_channels(connection)
 
     async def close(self) -> None:
-        await self.dispatcher.close()
+        await self.dispatcher.stop()
         self.notifier.close()
 
 

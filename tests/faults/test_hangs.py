@@ -87,7 +87,7 @@ async def test_a_proxy_closing_each_connection_counts_as_an_outage(monkeypatch: 
         monitor = server_monitor.ServerMonitor(dial, purpose="test", max_connect_s=60)
         monitor.start()
         await eventually(lambda: len(was_unavailable) > 4)
-        await monitor.close()
+        await monitor.stop()
     assert was_unavailable[:5] == [False, True, True, True, True]
 
 

@@ -37,7 +37,7 @@ async def opened(tmp_path):
 
     yield start
     for console in consoles:
-        await console.close()
+        await console.stop()
 
 
 async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened, pg_url, db):
@@ -47,13 +47,13 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
     assert early.status_code == 503
     assert early.json()["code"] == "unavailable"
     assert early.headers["retry-after"]
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
 
     async def answers(status: int) -> bool:
         return (await client.get("/api/v1/app", headers=headers)).status_code == status
 
     await eventually(partial(answers, 200))
-    await console.close()
+    await console.stop()
     assert await answers(503)
 
 
@@ -68,7 +68,7 @@ async def test_it_is_built_once_it_is_ready_while_the_event_loop_runs(opened, pg
         return build(*args)
 
     monkeypatch.setattr(AppBuilder, "api", held_up)
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
     assert console.problem is None
     await eventually(lambda: bool(threads))
@@ -86,8 +86,8 @@ async def test_a_failed_build_answers_503_and_is_a_problem(opened, pg_url, monke
     console, client = opened(pg_url)
     logged: list[str] = []
     monkeypatch.setattr(console_module._LOG, "error", lambda event, **_: logged.append(event), raising=False)
-    monkeypatch.setattr(AppBuilder, "site", lambda *_: 1 / 0)
-    console.open(Intake(EventStore()))
+    monkeypatch.setattr(AppBuilder, "pages", lambda *_: 1 / 0)
+    console.start(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
     for _ in range(2):
         assert (await client.get("/console")).status_code == 503
@@ -98,7 +98,7 @@ async def test_a_failed_build_answers_503_and_is_a_problem(opened, pg_url, monke
 
 async def test_without_postgresql_it_answers_503(opened):
     console, client = opened("postgresql://127.0.0.1:1/none")
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
     for _ in range(3):
         assert (await client.get("/api/v1/app")).status_code == 503
 
@@ -114,7 +114,7 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     client.headers["authorization"] = f"Bearer {await make_token(make_context(db))}"
     heard: list[str] = []
     await db.listen(DUE_CHANNEL, heard.append)
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
 
     async def is_heard() -> bool:
         await db.execute("select pg_notify($1, 'test')", DUE_CHANNEL)
@@ -172,7 +172,7 @@ async def test_app_mounts_answer_503_until_loaded(opened, pg_url, app):
         early = await client.get(path)
         assert (early.status_code, early.headers["retry-after"]) == (503, "1"), path
     assert console.websocket_app("/mine") is WebSocketRefusal.NOT_READY
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
 
     async def is_served() -> bool:
         return (await client.get("/mine")).content == b"mine"
@@ -209,7 +209,7 @@ hook.mount("/", site, is_open=True)
 
 async def test_mounted_apps_serve_their_paths_and_the_root_app_the_rest(opened, pg_url, app):
     console, client = opened(pg_url, **{"server.app": app(SHOP)})
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
     page = {"accept": "text/html"}
     for path, expected in {
@@ -235,7 +235,7 @@ def test_a_path_that_cannot_be_mounted_is_named(path):
 async def test_a_broken_app_does_not_affect_the_api(opened, pg_url, app):
     """Its own pages keep answering 503, not 404: the URL is right."""
     console, client = opened(pg_url, **{"server.app": app("raise RuntimeError('broken')")})
-    console.open(Intake(EventStore()))
+    console.start(Intake(EventStore()))
 
     async def answers(path: str, status: int) -> bool:
         return (await client.get(path)).status_code == status

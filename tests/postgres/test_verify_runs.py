@@ -38,13 +38,13 @@ async def has_state(db: Database, id: str, state: str) -> bool:
 
 async def test_a_check_is_made_and_its_result_kept(db: Database):
     id, one = await begin(db, is_deep=True), maker(db)
-    await one.begin()
+    await one.start()
     await eventually(lambda: has_state(db, id, "finished"))
     data = (await state_of(db, id)).data
     assert data["balanced"] is True
     assert data["balance"]["missing"] == 0
     assert data["imbalances"] == []
-    await one.close()
+    await one.stop()
 
 
 async def test_only_one_is_under_way(db: Database):
@@ -63,12 +63,12 @@ async def test_a_run_without_heartbeats_is_restarted_by_another(db: Database, mo
     id = await begin(db)
     assert await integrity_runs.claim(db, "somebody who dies", timedelta(seconds=30)) is not None
     other = maker(db)
-    await other.begin()
+    await other.start()
     assert await has_state(db, id, "running"), "its maker may be alive"
     monkeypatch.setattr(integrity_runner, "HEARTBEAT_TIMEOUT_S", 0.0)
-    await other.begin()
+    await other.start()
     await eventually(lambda: has_state(db, id, "finished"))
-    await other.close()
+    await other.stop()
 
 
 async def test_the_late_result_of_a_dead_maker_changes_nothing(db: Database):
@@ -93,13 +93,13 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
     monkeypatch.setattr(integrity, "check_integrity", endless)
     monkeypatch.setattr(integrity_runner, "HEARTBEAT_INTERVAL_S", 0.02)
     id, one = await begin(db), maker(db)
-    await one.begin()
+    await one.start()
     await begun.wait()
     async with make_context(db).work(actor="test") as work:
         await actions.stop(work, id)
     async with asyncio.timeout(300):
         await broken_off.wait()
-    await one.close()
+    await one.stop()
     assert (await state_of(db, id)).data == {"error": "stopped by test"}
 
 
@@ -109,10 +109,10 @@ async def test_an_exception_in_a_check_fails_its_run(db: Database, monkeypatch: 
 
     monkeypatch.setattr(integrity, "check_integrity", broken)
     id, one = await begin(db), maker(db)
-    await one.begin()
+    await one.start()
     await eventually(lambda: has_state(db, id, "failed"))
     assert "of the check itself" in (await state_of(db, id)).data["error"]
-    await one.close()
+    await one.stop()
 
 
 async def test_tasks_that_run_in_pieces_leave_checks_alone(db: Database):

@@ -233,9 +233,9 @@ class TestApplicationsThatExit:
 
     async def test_end_their_life_and_not_the_gateway(self):
         life = Lifespan(self.leave)
-        life.open()
+        life.start()
         await eventually(lambda: life.is_up)
-        await life.close()
+        await life.stop()
 
     async def test_end_their_chore_and_not_the_keeper(self):
         async def leave() -> None:
@@ -391,11 +391,11 @@ async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
     monkeypatch.setattr(interfaces._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
     opened = interfaces.Interfaces(load(None, overrides), LiveMetrics(tmp_path))
-    opened.open(Intake(EventStore(db)))
+    opened.start(Intake(EventStore(db)))
     await eventually(lambda: bool(told))
     assert told == ["console_failed"]
     assert opened._api is not None
-    await opened.close()
+    await opened.stop()
 
 
 @asynccontextmanager

@@ -194,10 +194,10 @@ async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: 
         await send({"type": "lifespan.shutdown.complete"})
 
     life = Lifespan(app)
-    life.open()
+    life.start()
     assert not life.is_up
     await eventually(lambda: life.is_up)
-    await life.close()
+    await life.stop()
     assert not life.is_up
     assert seen == ["lifespan.startup"] * 3 + ["lifespan.shutdown"]
 
@@ -214,10 +214,10 @@ async def test_an_application_is_not_started_again_while_the_gateway_stops(monke
         await receive()
 
     life = Lifespan(app)
-    life.open()
+    life.start()
     await eventually(lambda: bool(starts))
     async with asyncio.timeout(0.4):
-        await life.close()
+        await life.stop()
     assert starts == ["lifespan.startup"]
 
 
@@ -229,9 +229,9 @@ async def test_an_application_without_lifespan_is_up(how: str):
         assert how != "raises"
 
     life = Lifespan(app)
-    life.open()
+    life.start()
     await eventually(lambda: life.is_up)
-    await life.close()
+    await life.stop()
 
 
 async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
@@ -243,10 +243,10 @@ async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
         ended.append(1)
 
     life = Lifespan(Starlette(lifespan=asynccontextmanager(life_of)))
-    life.open()
+    life.start()
     await eventually(lambda: life.is_up)
     assert life.state == {"pool": 7}
-    await life.close()
+    await life.stop()
     assert ended
 
 
@@ -258,9 +258,9 @@ async def test_an_application_that_never_stops_is_abandoned(monkeypatch: pytest.
         await asyncio.Event().wait()
 
     life = Lifespan(app)
-    life.open()
+    life.start()
     await eventually(lambda: life.is_up)
-    await asyncio.wait_for(life.close(), 300)
+    await asyncio.wait_for(life.stop(), 300)
 
 
 # Paths

@@ -263,8 +263,8 @@ async def test_messages_before_the_close_are_read_first():
 
 async def test_a_stopping_gateway_closes_with_1012_once():
     harness = await SocketHarness().accept()
-    harness.socket.shutdown()
-    harness.socket.shutdown()
+    harness.socket.drain()
+    harness.socket.drain()
     (told,) = harness.frames()
     assert told.data[:2] == (1012).to_bytes(2, "big")
     assert (await harness.ask("receive"))["code"] == 1012

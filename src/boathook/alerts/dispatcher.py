@@ -59,7 +59,7 @@ class AlertDispatcher:
             task = self._busy[name] = asyncio.create_task(self._notify(name), name=f"notify:{name}")
             task.add_done_callback(lambda _, name=name: self._busy.pop(name, None))  # type: ignore[misc]
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Cancel the running sends; the next dispatcher sends these messages again with the same id."""
         tasks = list(self._busy.values())
         for task in tasks:

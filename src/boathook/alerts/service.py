@@ -105,7 +105,7 @@ class AlertService:
                 group.create_task(run_every("tell", DISPATCH_INTERVAL_S, dispatcher.run_once))
                 group.create_task(run_every("tidy", CLEANUP_INTERVAL_S, lambda: _tidy(database, keep)))
         finally:
-            await dispatcher.close()
+            await dispatcher.stop()
             notifier.close()
 
 

@@ -193,7 +193,7 @@ class Database:
         finally:
             self.monitor.remove_outage_callback(self._cut)
             if self._owns_monitor:
-                await self.monitor.close()
+                await self.monitor.stop()
 
     def _cut(self) -> None:
         for connection in list(self._connections):

@@ -167,7 +167,7 @@ class ServerMonitor:
         """Start the heartbeat task."""
         self._task = asyncio.create_task(self._run(), name="server-monitor")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Stop the heartbeats and close the connection."""
         if self._task is not None:
             self._task.cancel()

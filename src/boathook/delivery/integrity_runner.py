@@ -44,7 +44,7 @@ class IntegrityRunner:
         self._by = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._in_progress: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Start a requested check in the background, unless one is running in this process."""
         if self._in_progress is not None and not self._in_progress.done():
             return
@@ -52,7 +52,7 @@ class IntegrityRunner:
         if run is not None:
             self._in_progress = asyncio.create_task(self._make(run), name="verify")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Cancel the running check; another keeper restarts it."""
         if self._in_progress is not None:
             self._in_progress.cancel()

@@ -254,7 +254,7 @@ class Keeper:
                                 await self._tend(seat, stop, beat)
                         finally:
                             _drop_gauges()
-                            await self._verifying.close()
+                            await self._verifying.stop()
             except DatabaseError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases expired that could not be renewed. Their holders, which renew three times per lease, go first.

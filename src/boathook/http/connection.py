@@ -106,7 +106,7 @@ class ServerConnection(Protocol):
         """Close or refuse the connection if a deadline has passed."""
         ...
 
-    def shutdown(self) -> None:
+    def drain(self) -> None:
         """Close if idle, or announce that the server is stopping."""
         ...
 
@@ -596,7 +596,7 @@ class Connection(HttpToolsProtocol):
         self.phase = phase
         self.since = self.loop.time()
 
-    def shutdown(self) -> None:
+    def drain(self) -> None:
         """Close an idle connection; a busy one closes after its response, which says so while draining."""
         if self.phase in {Phase.IDLE, Phase.FRESH}:
             self.transport.close()

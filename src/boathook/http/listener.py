@@ -70,7 +70,7 @@ class Listener:
         await self._until_closed(min(deadline, loop.time() + linger_s))
         while self._registry.open and loop.time() < deadline:
             for connection in list(self._registry.open):
-                connection.shutdown()
+                connection.drain()
             await self._until_closed(min(deadline, loop.time() + 0.05))
         is_clean = not self._registry.open
         self._stop()

@@ -219,7 +219,7 @@ class WebSocketConnection(asyncio.Protocol):
             meters.count("boathook_connections_refused_total", reason="no_pong")
             self.transport.abort()
 
-    def shutdown(self) -> None:
+    def drain(self) -> None:
         """Close with a status that makes the peer reconnect to another process."""
         if self._phase is _Phase.OPENING:
             self._refuse(closing_response(503))

@@ -88,7 +88,7 @@ async def run_gateway(context: ProcessContext) -> None:
         await listener.start(socket.socket(fileno=context.bound))
         registering = asyncio.create_task(_register_app_metrics(settings)) if interfaces is None else None
         if interfaces is not None:
-            interfaces.open(runtime.intake, runtime.notifier)
+            interfaces.start(runtime.intake, runtime.notifier)
         reporting = asyncio.create_task(_report_ready(context, interfaces if runtime.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
         child_config.tune_for_latency()
@@ -104,7 +104,7 @@ async def run_gateway(context: ProcessContext) -> None:
             if registering is not None:
                 registering.cancel()
             if interfaces is not None:
-                await interfaces.close()
+                await interfaces.stop()
 
 
 def limit_connections(max_connections: int) -> int:

@@ -140,7 +140,7 @@ class Interfaces:
             return "the apps' paths are starting"
         return None
 
-    def open(self, intake: "Intake", notifier: Notifier | None = None) -> None:
+    def start(self, intake: "Intake", notifier: Notifier | None = None) -> None:
         """Start building everything.
 
         Args:
@@ -154,7 +154,7 @@ class Interfaces:
         """End streaming responses, because the gateway is about to stop."""
         self._closing.set()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Stop the apps and close the connections; requests that arrive now are answered 503."""
         self._api = self._mounts = self._package_apps = None
         self._sites = dict.fromkeys(self._sites)

@@ -52,11 +52,11 @@ class Lifespan:
         self.state: dict[str, Any] = {}
         """The state that the application shares with its requests."""
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Start the application in a task."""
         self._task = asyncio.create_task(self._run_with_retry(), name="mount:lifespan")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Send the shutdown event, and wait up to five seconds for the application to end."""
         self.is_up = False
         self._closing.set()
@@ -145,11 +145,11 @@ class Mounts:
     async def opened(self) -> AsyncIterator["Mounts"]:
         """Start the applications, and stop them at the end of the block."""
         for lifespan in self._lifespans.values():
-            lifespan.open()
+            lifespan.start()
         try:
             yield self
         finally:
-            await asyncio.gather(*(lifespan.close() for lifespan in self._lifespans.values()))
+            await asyncio.gather(*(lifespan.stop() for lifespan in self._lifespans.values()))
             if self._user_tokens is not None:
                 self._user_tokens.close()
 
