@@ -638,7 +638,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "service/access/oidc.py",
-            'if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:',
+            'if claims.get("azp", self._terms.oidc_client_id) != self._terms.oidc_client_id:',
             "if False:",
             _OIDC,
         ),
@@ -652,7 +652,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("service/access/signing_keys.py", "key.algorithm_name in ALGORITHMS and ", "", _USER_TOKENS),
         ChosenMutant(
             "service/access/oidc.py",
-            'is_proven = console.oidc_name_claim != "email" or is_verified',
+            'is_proven = terms.oidc_name_claim != "email" or is_verified',
             "is_proven = True",
             _OIDC,
         ),
