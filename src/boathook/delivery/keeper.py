@@ -230,7 +230,7 @@ class Keeper:
                 "delete_expired", settings.retention.maintenance_interval_s, lambda: delete_expired(database)
             ),
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox, service_step)),
-            MaintenanceJob("verify", ROUND_S, self._verifying.begin),
+            MaintenanceJob("verify", ROUND_S, self._verifying.start),
             MaintenanceJob("seal", SEAL_S, self._seal),
             MaintenanceJob("count", COUNT_S, self._count),
             MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database, app_metric_names())),

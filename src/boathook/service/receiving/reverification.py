@@ -179,8 +179,8 @@ async def reverify(
     valid: list[_Valid] = []
     with contextlib.closing(_ReverifierCache(settings, partial(source_secrets.list_active, connection))) as reverifiers:
         for rejection_id in dict.fromkeys(rejection_ids):
-            row, stored = await listings.get_rejection(connection, rejection_id, organization)
-            verified = await _verify(settings, row, stored, reverifiers)
+            row, stored_request = await listings.get_rejection(connection, rejection_id, organization)
+            verified = await _verify(settings, row, stored_request, reverifiers)
             if isinstance(verified, ReverifyResult):
                 results[rejection_id] = verified
             else:
@@ -252,15 +252,15 @@ def _impossible(row: RejectionRow, obstacle: str) -> ReverifyResult:
 
 
 async def _verify(
-    settings: Settings, row: RejectionRow, stored: StoredRequest, reverifiers: _ReverifierCache
+    settings: Settings, row: RejectionRow, stored_request: StoredRequest, reverifiers: _ReverifierCache
 ) -> ReverifyResult | tuple[Verified, bytes]:
     """Return the verified request with its decoded body, or why it is not accepted."""
     if row.event_id is not None:
         return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
-    if why := _why_not_verifiable(settings, row, stored):
-        return _impossible(row, why)
+    if obstacle := _why_not_verifiable(settings, row, stored_request):
+        return _impossible(row, obstacle)
     reverifier = await reverifiers.get(str(row.source))
-    request = _request_of(row, stored)
+    request = _request_of(row, stored_request)
     if not reverifier.can_read(request):
         detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
         return _impossible(row, detail)
@@ -274,7 +274,7 @@ async def _verify(
         case Challenge():
             return _impossible(row, "it is a handshake, not an event")
         case Verified() as verified:
-            return verified, stored.body if decoder is None or decoder.decoded is None else decoder.decoded
+            return verified, stored_request.body if decoder is None or decoder.decoded is None else decoder.decoded
 
 
 async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -> DiagnosedRejection:
@@ -287,9 +287,9 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
     row, stored_request = await listings.get_rejection(database, rejection_id)
     if row.event_id is not None:
         seen = "It was verified again and accepted."
-        return DiagnosedRejection(row, stored, Diagnosis(outcome="holds", seen=seen, cause="", remedy=""))
-    if why := _why_not_verifiable(settings, row, stored):
-        return DiagnosedRejection(row, stored, _undetermined(row, why))
+        return DiagnosedRejection(row, stored_request, Diagnosis(outcome="holds", seen=seen, cause="", remedy=""))
+    if obstacle := _why_not_verifiable(settings, row, stored_request):
+        return DiagnosedRejection(row, stored_request, _undetermined(row, obstacle))
     with contextlib.closing(_ReverifierCache(settings, partial(source_secrets.list_all, database))) as reverifiers:
         try:
             reverifier = await reverifiers.get(str(row.source))

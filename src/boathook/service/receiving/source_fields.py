@@ -20,7 +20,7 @@ from boathook.service.fields import Field, Kind, Rule, field_of, show_text
 from boathook.service.shown_settings import HIDDEN
 
 
-def _key_field(key: str, info: FieldInfo, shown: Shown) -> Field:
+def _key_field(key: str, info: FieldInfo, presentation: Shown) -> Field:
     field = field_of(info.annotation)
     kind = Kind.TEXT if field.kind is Kind.OTHER else field.kind
     return replace(
@@ -31,15 +31,15 @@ def _key_field(key: str, info: FieldInfo, shown: Shown) -> Field:
         is_required=False,
         is_nullable=True,
         default=info.default,
-        rule=Rule(label=shown.label, help=shown.hint),
+        rule=Rule(label=presentation.label, help=presentation.hint),
     )
 
 
 COMMON_FIELDS: Final[Mapping[str, Field]] = {
-    key: _key_field(key, info, shown)
+    key: _key_field(key, info, presentation)
     for key, info in FIELDS.items()
-    for shown in info.metadata
-    if isinstance(shown, Shown)
+    for presentation in info.metadata
+    if isinstance(presentation, Shown)
 }
 """The keys of every source, by key."""
 
@@ -75,8 +75,8 @@ def _recipe_field(setting: RecipeSetting) -> Field:
 
 def common_fields(recipe: Recipe) -> Sequence[Field]:
     """Return the fields that every source has, without those of `recipe_fields`."""
-    taken = {field.name for field in recipe_fields(recipe)}
-    return [field for key, field in COMMON_FIELDS.items() if key not in taken]
+    recipe_keys = {field.name for field in recipe_fields(recipe)}
+    return [field for key, field in COMMON_FIELDS.items() if key not in recipe_keys]
 
 
 def parse_setting(field: Field, text: str) -> Any:
