@@ -162,7 +162,7 @@ def test_saved_secrets_can_be_read_only_with_the_encryption_keys(running: Boatho
 
 
 def test_an_invalid_secret_is_refused_with_a_fix(running: BoathookProcess):
-    for secret, word in ((SECRET, "already"), ("env:OTHER", "boathook.toml"), ("whsec_\x07", "printable")):
+    for secret, word in ((SECRET, "already"), ("env:OTHER", "boathook.toml"), ("whsec_\x07", "control characters")):
         running.environment["A_SECRET"] = secret
         done = running.cli("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", check=False)
         assert done.returncode == 2

@@ -198,23 +198,27 @@ class Command(typer.core.TyperCommand):
         try:
             return super().invoke(ctx)
         except InvalidValue as error:
-            self._complain(error.where, str(error))
+            self._complain(ctx, error.where, str(error))
             raise
         except InvalidMessage as error:
-            self._complain([error.field], error.reason)
+            self._complain(ctx, [error.field], error.reason)
             raise
 
-    def _complain(self, where: Sequence[str | int], reason: str) -> None:
+    def _complain(self, ctx: Any, where: Sequence[str | int], reason: str) -> None:
         from boathook.cli.context import UsageError
 
         parameters = {_plain(param.name or ""): param for param in self.params}
+        candidates = []
         for place in reversed(range(len(where))):
             field = str(where[place])
-            given = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))
-            if given is not None:
-                label = _label(given)
-                rest = ".".join(str(part) for part in where[place + 1 :])
-                raise UsageError(f"{label} {rest}: {reason}" if rest else f"{label}: {reason}")
+            parameter = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))
+            if parameter is not None:
+                candidates.append((parameter, ".".join(str(part) for part in where[place + 1 :])))
+        # A key of a source can be given by an option of its own, or within another one.
+        present = [each for each in candidates if ctx.params.get(each[0].name)]
+        for parameter, rest in (present or candidates)[:1]:
+            label = _label(parameter)
+            raise UsageError(f"{label} {rest}: {reason}" if rest else f"{label}: {reason}")
 
 
 def _plain(name: str) -> str:

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 from msgspec.structs import asdict
@@ -49,7 +49,6 @@ sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive
 secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
 sources.add_typer(secrets, name="secrets")
 
-Result = TypeVar("Result")
 Name = Annotated[str, typer.Argument(help="The source's name.")]
 SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
 SecretId = Annotated[str, typer.Argument(metavar="SECRET", help="Secret id as listed, or the beginning of it.")]
