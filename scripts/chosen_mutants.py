@@ -36,6 +36,7 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 _APP: Final = ("-m", "not soak")
 """Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
 _CATALOGUE: Final = ("tests/postgres/test_catalogue.py",)
+_EVENT_OPERATIONS: Final = ("tests/postgres/test_event_operations.py",)
 _TENANTS: Final = ("tests/postgres/test_catalogue_tenants.py",)
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
@@ -212,6 +213,16 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("service/catalogue/selection.py", '"tenant": work.caller.tenant', '"tenant": None', _TENANTS),
         ChosenMutant(
             "service/catalogue/selection.py", '"caller": dict(work.caller.frozen())', '"caller": {}', _TENANTS
+        ),
+        ChosenMutant(
+            "service/catalogue/events.py", "input.compile(organization=work.caller.tenant)", "input.compile()", _TENANTS
+        ),
+        ChosenMutant("db/rerouting.py", "            if is_dry_run:\n", "            if False:\n", _EVENT_OPERATIONS),
+        ChosenMutant(
+            "db/queries/event_search.py",
+            'request.get("matching")',
+            "None",
+            _EVENT_OPERATIONS,
         ),
     ),
     "waits": (

@@ -20,8 +20,9 @@ from boathook.domain.plurals import counted
 from boathook.service import body_view
 from boathook.service.access.authorization import Permission
 from boathook.service.body_view import BodyView, CurlRequest, Shell
-from boathook.service.catalogue import deliveries as actions
-from boathook.service.operating import listings, operations
+from boathook.service.catalogue import deliveries as delivery_actions
+from boathook.service.catalogue import events as actions
+from boathook.service.operating import listings
 from boathook.service.operating.listings import (
     AttemptDetail,
     AuditRow,
@@ -32,7 +33,6 @@ from boathook.service.operating.listings import (
     StoredReply,
     StoredRequest,
 )
-from boathook.service.operating.operations import AuditContext
 from boathook_console.derived import read_form
 from boathook_console.routes import ConsoleContext, Routes
 
@@ -111,15 +111,17 @@ async def replay(context: ConsoleContext) -> Response:
     """Replay the event for all recipients with finished deliveries, or only for one."""
     event_id = _event_id(context)
     name = ids.show(ids.EVENT, event_id)
-    action = AuditContext(actor=context.actor, note=context.field("note"))
     only = context.field("delivery")
     if only:
         delivery = ids.show_delivery(event_id, _ordinal(only))
         async with context.work() as work:
-            done = await actions.replay(work, read_form(context, actions.replay, "note", id=delivery))
-        return context.to(f"/console/events/{name}", done.message)
-    result = await operations.replay_events(context.app_context.database, [event_id], action)
-    number = result.added + result.revived
+            replay_input = read_form(context, delivery_actions.replay, "note", id=delivery)
+            again = await delivery_actions.replay(work, replay_input)
+        return context.to(f"/console/events/{name}", again.message)
+    async with context.work() as work:
+        acted = await actions.replay(work, read_form(context, actions.replay, "note", ids=[name]))
+    _check_found(acted)
+    number = acted.added + acted.revived
     if number == 0:
         text = "Nothing to replay: every delivery is still pending, or its endpoint is disabled or deleted"
         return context.to(f"/console/events/{name}", text, kind="bad")
@@ -130,19 +132,27 @@ async def replay(context: ConsoleContext) -> Response:
 async def route(context: ConsoleContext) -> Response:
     """Add deliveries for the handlers that match the event now and have none, or for the named one."""
     event_id = _event_id(context)
-    page = f"/console/events/{ids.show(ids.EVENT, event_id)}"
-    action = AuditContext(actor=context.actor, note=context.field("note"))
+    name = ids.show(ids.EVENT, event_id)
+    page = f"/console/events/{name}"
     to = context.field("to").strip() or None
     try:
-        done = await operations.route_events(context.app_context.database, [event_id], action, to=to)
+        async with context.work() as work:
+            acted = await actions.route(work, read_form(context, actions.route, "note", ids=[name], to=to))
+        _check_found(acted)
     except NotFound as error:
         return context.to(page, str(error), kind="bad")
-    if done.left:
+    if acted.left:
         text = "Not routed: a dead letter of this event was purged, or an older boathook stored it as a batch."
         return context.to(page, f"{text} Name a handler to route it anyway", kind="bad")
-    if not done.added:
+    if not acted.added:
         return context.to(page, "No delivery added: every matching handler already has or had one", kind="bad")
-    return context.to(page, f"{counted(done.added, 'delivery')} added")
+    return context.to(page, f"{counted(acted.added, 'delivery')} added")
+
+
+def _check_found(acted: actions.EventsActed) -> None:
+    """Raise NotFound if the event does not exist."""
+    for skipped in acted.skipped:
+        raise skipped.error()
 
 
 def attachment(body: bytes, name: str) -> Response:

@@ -3,11 +3,12 @@
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
@@ -15,24 +16,29 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
 from boathook.service.access.authorization import Permission
-from boathook.service.operating import bulk_jobs, search
+from boathook.service.catalogue import events as actions
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.values import name_fields
+from boathook.service.fields import check, parse_texts
+from boathook.service.operating import search
+from boathook.service.operating.event_query import UNHANDLED, EventQuery
 from boathook.service.operating.search import (
     MAX_SEARCHED_BODY,
-    UNHANDLED,
     DirectMatch,
     ExportedEvent,
     ExportEnd,
     FoundEvent,
     IdMatch,
     SearchPage,
-    SearchQuery,
 )
 from boathook.service.sending import applications
 from boathook_console import exports
+from boathook_console.derived import read_form
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.shared import query_params
 from boathook_console.system import JOBS_PATH
 
+In = TypeVar("In", bound=actions.Events)
 routes = Routes()
 _EVENTS: Final = f"{BASE}/events"
 _MAX_AUTO_SEARCHES: Final = 100
@@ -70,22 +76,24 @@ async def list_events(context: ConsoleContext) -> Response:
     """Show the events that match a search."""
     fields = _fields(context.query)
     try:
-        query = _search_query(context.query, fields)
-        found = await search.find_matches(context.app_context.database, query, context.app_context.settings.sources)
+        query, below = _read_query(fields), _read_cursor(context.query.get("below", ""))
+        found = await search.find_matches(
+            context.app_context.database, query, context.app_context.settings.sources, below
+        )
     except InvalidValue as error:
-        return await _list(context, 400, SearchQuery(), None, {str(error.where[0]): str(error)})
+        return await _list(context, 400, EventQuery(), None, {str(error.where[0]): str(error)})
     if isinstance(found, DirectMatch) and len(found.named) == 1:
         url = match_url(found.named[0], found.events)
         if url is not None:
             return context.to(url)
-    return await _list(context, 200, query, found, {})
+    return await _list(context, 200, query, found, {}, can_follow=below is None)
 
 
 @routes.get("/events/tail", Permission.EVENT_VIEW)
 async def show_newest(context: ConsoleContext) -> Response:
     """Show the rows of the newest matches, for a page that follows them."""
     after = query_params.get_time(context.query, "after") or datetime.now(UTC)
-    query = _search_query(context.query, _fields(context.query))
+    query = _read_query(_fields(context.query))
     found = await search.find_newer(context.app_context.database, query, after)
     return context.page("events/tail.html", events=found.events, is_cut=found.is_full)
 
@@ -111,14 +119,13 @@ async def download_list(context: ConsoleContext) -> Response:
     """Stream the matching events as a file; the export is recorded in the audit log."""
     kind, fields = context.path["kind"], _fields(context.form)
     exports.check_kind(kind)
-    query = _search_query(context.form, fields)
-    search.check(query)
+    query = check(_read_query(fields))
     async with context.work() as work:
         await search.record_export(work, kind, _query_string(fields))
     return exports.stream_file("boathook-events", kind, _lines(context, query, kind))
 
 
-async def _lines(context: ConsoleContext, query: SearchQuery, kind: str) -> AsyncIterator[bytes]:
+async def _lines(context: ConsoleContext, query: EventQuery, kind: str) -> AsyncIterator[bytes]:
     if kind == "csv":
         yield exports.to_csv([_CSV_COLUMNS])
     async for part in search.export_events(context.app_context, query, has_bodies=kind == "jsonl"):
@@ -146,16 +153,19 @@ async def _preview_replay(
     context: ConsoleContext, form: QueryParams | FormData, status: int = 200, **errors: str
 ) -> Response:
     fields = _fields(form)
-    query = _search_query(form, fields)
-    number, is_exact = await bulk_jobs.count_replayed(context.app_context.database, query)
+    query = _read_query(fields)
+    preview = actions.EventsReplayed(dry_run=True, matching=0)
+    if not query.is_open:
+        async with context.work() as work:
+            preview = await actions.replay(work, actions.ReplayEvents(**asdict(query), dry_run=True))
     return context.page(
         "events/replay.html",
         status,
         fields=fields,
         chips=_chips(fields),
         is_open=query.is_open,
-        number=number,
-        is_exact=is_exact,
+        number=preview.matching,
+        is_exact=preview.is_exact,
         back=query_params.build_url(_EVENTS, fields),
         errors=errors,
         wishes=query_params.get_texts(form, ("rate", "note")),
@@ -166,16 +176,21 @@ async def _preview_replay(
 async def replay_found(context: ConsoleContext) -> Response:
     """Replay the matching events, in the background."""
     try:
-        rate = query_params.get_number(context.form, "rate")
-        query = _search_query(context.form, _fields(context.form))
-        async with context.work() as work:
-            note = query_params.get_text(context.form, "note") or ""
-            task = await bulk_jobs.replay_events(work, query, rate=rate, note=note)
+        query = _read_query(_fields(context.form))
+        return await _start_job(
+            context, actions.replay, read_form(context, actions.replay, "rate", "note", **asdict(query))
+        )
     except InvalidValue as error:
         if error.where[:1] not in {("rate",), ("note",)}:
             raise
         return await _preview_replay(context, context.form, 400, **{str(error.where[0]): str(error)})
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+
+
+async def _start_job(context: ConsoleContext, operation: Operation[In, Any], input: In) -> Response:
+    """Start the job of an operation, and show it."""
+    async with context.work() as work:
+        acted = await operation(work, input)
+    return context.to(f"{JOBS_PATH}/{acted.job}")
 
 
 @routes.post("/events/views", Permission.EVENT_VIEW)
@@ -184,7 +199,7 @@ async def save_view(context: ConsoleContext) -> Response:
     fields = _fields(context.form)
     page = query_params.build_url(_EVENTS, fields)
     try:
-        search.check(_search_query(context.form, fields))
+        check(_read_query(fields))
         async with context.work() as work:
             name = context.field("name")
             view = await search.save_view(work, context.operator, name, _query_string(fields))
@@ -207,13 +222,11 @@ async def route(context: ConsoleContext) -> Response:
     """Start routing the matching events again with the current handlers."""
     fields = _fields(context.form)
     try:
-        wanted = search.list_filter_of(_search_query(context.form, fields))
-        async with context.work() as work:
-            to = context.field("to").strip() or None
-            task = await bulk_jobs.route_events(work, wanted, to=to, note=context.field("note"))
+        to = context.field("to").strip() or None
+        route_input = read_form(context, actions.route, "note", to=to, **asdict(_read_query(fields)))
+        return await _start_job(context, actions.route, route_input)
     except (InvalidValue, LimitReached, NotFound) as error:
-        return context.to(query_params.build_url(_EVENTS, fields), str(error), kind="bad")
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+        return context.to(query_params.build_url(_EVENTS, fields), name_fields(str(error)), kind="bad")
 
 
 def _fields(form: QueryParams | FormData) -> dict[str, str]:
@@ -224,15 +237,12 @@ def _query_string(fields: Mapping[str, str]) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
-def _search_query(form: QueryParams | FormData, fields: Mapping[str, str]) -> SearchQuery:
-    names = ("where", "text", "key", "source", "application", "type", "state")
-    return SearchQuery(
-        words=fields["q"],
-        **{name: fields[name] for name in names},
-        since=query_params.get_time(form, "since"),
-        until=query_params.get_time(form, "until"),
-        below=_read_cursor(str(form.get("below", ""))),
-    )
+def _read_query(fields: Mapping[str, str]) -> EventQuery:
+    """Return the filters in the fields of a form. Raises InvalidValue."""
+    values, problems = parse_texts(EventQuery, fields)
+    for problem in problems:
+        raise InvalidValue(problem.text, *problem.where)
+    return EventQuery(**values)
 
 
 def _read_cursor(text: str) -> UUID | None:
@@ -253,9 +263,11 @@ def _chips(fields: Mapping[str, str]) -> list[_Chip]:
 async def _list(
     context: ConsoleContext,
     status: int,
-    query: SearchQuery,
+    query: EventQuery,
     found: DirectMatch | SearchPage | None,
     errors: Mapping[str, str],
+    *,
+    can_follow: bool = False,
 ) -> Response:
     fields = _fields(context.query)
     search_page = found if isinstance(found, SearchPage) else None
@@ -264,7 +276,7 @@ async def _list(
         further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
     async with context.work() as work:
         views = await search.list_views(work, context.operator)
-    can_follow = search_page is not None and query.below is None and query.until is None
+    can_follow = can_follow and search_page is not None and query.until is None
     return context.page(
         "events/list.html",
         status,
@@ -285,7 +297,7 @@ async def _list(
         chips=_chips(fields),
         views=views,
         current=_query_string(fields),
-        can_route=query.can_be_routed,
+        can_route=not query.is_open,
         can_replay=not query.is_open,
         sources=query_params.source_options(context.app_context.settings.sources, fields["source"]),
         look=search_page,

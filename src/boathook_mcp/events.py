@@ -18,8 +18,9 @@ from boathook.service.access.authorization import Permission
 from boathook.service.fields import Input, Rule
 from boathook.service.operating import dead_letters, event_feed, listings, search
 from boathook.service.operating.event_feed import EventFeed, FeedFilter, ListenerSlots
+from boathook.service.operating.event_query import FILTERS, EventQuery
 from boathook.service.operating.listings import AttemptDetail, DeliveryRow, EventRow
-from boathook.service.operating.search import FoundEvent, SearchQuery
+from boathook.service.operating.search import FoundEvent
 from boathook.service.sending import applications, endpoints
 from boathook.service.sending.applications import PageRequest
 from boathook.service.sending.endpoints import Endpoint
@@ -42,18 +43,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SLOTS: Final = ListenerSlots(MAX_WAITS)
 
 
-class FindEvents(Input, frozen=True, kw_only=True):
+class FindEvents(EventQuery, frozen=True, kw_only=True):
     """The filters of events."""
 
-    application: inputs.Application = ""
-    source: inputs.Source = ""
-    type: inputs.EventType = ""
-    state: inputs.DeliveryState = None
-    text: Annotated[inputs.Name, Rule(help="Text in the body.", max_length=search.MAX_TEXT_LENGTH)] = ""
-    where: Annotated[inputs.Name, Rule(help="Value in the JSON body.", example="data.customer = cus_1")] = ""
-    key: Annotated[inputs.Name, Rule(help="Exact dedup key.")] = ""
-    since: inputs.Since = None
-    until: inputs.Until = None
     cursor: Annotated[str, Rule(help="next_cursor of the previous result.", max_length=64)] = ""
     limit: inputs.Limit = 20
 
@@ -66,18 +58,15 @@ async def find_events(session: Session, request: FindEvents) -> dict[str, Any]:
     there is a next_cursor, there may be more.
     """
     async with session.reading() as reach:
-        application = await reach.find_application(request.application)
+        application = await reach.find_application(request.application or "")
         if reach.application is not None and request.state:
             raise InvalidValue("a token of one application cannot filter by state; use list_failures", "state")
-        query = SearchQuery(
-            **{name: getattr(request, name) for name in ("source", "type", "text", "where", "key")},
-            state=request.state or "",
-            application="" if application is None else application.shown_id,
-            since=request.since,
-            until=request.until,
+        filters = {name: getattr(request, name) for name in FILTERS}
+        query = EventQuery(**filters | {"application": None if application is None else application.shown_id})
+        page = await search.find_page(
+            reach.work.connection, query, limit=request.limit, organization=reach.tenant,
             below=_read_event_id(request.cursor, "cursor") if request.cursor else None,
-        )
-        page = await search.find_page(reach.work.connection, query, limit=request.limit, organization=reach.tenant)
+        )  # fmt: skip
         events = [event for event in page.events if await reach.owns(event.event.application)]
         return compact(
             events=[_show_match(reach, event) for event in events],

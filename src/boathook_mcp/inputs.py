@@ -3,9 +3,7 @@
 from datetime import datetime
 from typing import Annotated
 
-from boathook.domain.model import State
 from boathook.service.fields import Rule
-from boathook.service.operating.search import UNHANDLED
 
 Name = Annotated[str, Rule(max_length=256)]
 Application = Annotated[Name, Rule(help="Application id or uid.")]
@@ -13,9 +11,6 @@ Source = Annotated[Name, Rule(help="Source name.")]
 EventType = Annotated[Name, Rule(help="Event type; * matches any characters.", example="invoice.*")]
 Since = Annotated[datetime | None, Rule(help="From this time on, such as 2h, 7d or 2026-01-31T12:00Z.")]
 Until = Annotated[datetime | None, Rule(help="Before this time.")]
-DeliveryState = Annotated[
-    str | None, Rule(help="With a delivery in this state; unhandled: no handler matched.", choices=(*State, UNHANDLED))
-]
 Code = Annotated[Name, Rule(help="Error code.", example="HTTP_503")]
 Recipient = Annotated[Name, Rule(help="Recipient; * matches any characters.", example="endpoint:ep_*")]
 Limit = Annotated[int, Rule(minimum=1, maximum=50)]

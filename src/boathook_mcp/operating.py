@@ -10,9 +10,10 @@ from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.service.access.authorization import Permission
 from boathook.service.fields import Input, Rule
 from boathook.service.operating import alerts, listings, live_stats, object_search, recipient_stats
+from boathook.service.operating.event_query import MAX_TEXT_LENGTH, EventQuery
 from boathook.service.operating.listings import ListFilter
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES, EndpointStatus
-from boathook.service.operating.search import MAX_TEXT_LENGTH, SearchQuery, find_page, read_id
+from boathook.service.operating.search import find_page, read_id
 from boathook.service.receiving import sources
 from boathook.service.receiving.sources import SourceView
 from boathook.service.sending import applications, endpoints
@@ -378,7 +379,7 @@ def _kind_of(words: str) -> str | None:
 async def _search_events(reach: Reach, words: str, application: str) -> Sequence[dict[str, Any]]:
     page = await find_page(
         reach.work.connection,
-        SearchQuery(words=words, application=application),
+        EventQuery(words=words, application=application),
         limit=_MAX_FOUND,
         organization=reach.tenant,
     )

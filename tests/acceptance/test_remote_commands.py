@@ -20,6 +20,7 @@ from tests.commands import boathook_command
 from tests.support import sampled, until
 
 NO_DELIVERY: Final = "dlv_01h455vb4pex5vsknk084sn02q4_0"
+NO_EVENT: Final = "evt_01h455vb4pex5vsknk084sn02q4"
 UNKNOWN: Final = "key_01h455vb4pex5vsknk084sn02q4"
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not name.startswith("BOATHOOK_")}
 LISTS: Final[tuple[list[str], ...]] = (
@@ -106,6 +107,38 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     "dead purge": (["{dead}"], ["--type", "{type}", "--yes", "--json"], ["--type", "{type}"]),
     "deliveries replay": (["{dead}"], ["{dead}", "--json", "--note", "again"], [NO_DELIVERY], ["nonsense"], []),
     "deliveries retry": (["{dead}"], ["{dead}", "--json"], [NO_DELIVERY], ["nonsense"]),
+    "events replay": (
+        ["{event}"],
+        ["{event}", "--json"],
+        ["{event}", "--dry-run"],
+        ["--type", "{type}", "--yes"],
+        ["--type", "{type}", "--yes", "--json", "--rate", "100", "--note", "mended"],
+        ["--type", "{type}", "--state", "dead", "--dry-run", "--json"],
+        ["--type", "{type}", "--search", "broken", "--yes"],
+        ["--type", "{type}", "--run", "once", "--yes", "--json"],
+        ["--type", "{type}"],
+        ["--type", "nothing", "--yes"],
+        ["--type", "{type}", "--route", "--dry-run"],
+        ["--type", "{type}", "--route", "--to", "nobody", "--yes"],
+        ["--type", "{type}", "--to", "nobody"],
+        [NO_EVENT],
+        ["nonsense"],
+        ["{event}", "--all"],
+        ["--where", "customer", "--yes"],
+        ["--state", "asleep", "--yes"],
+        ["--unhandled", "--state", "dead"],
+        ["--type", "{type}", "--since", "1h", "--until", "2h", "--yes"],
+        [],
+    ),
+    "events route": (
+        ["{event}"],
+        ["{event}", "--dry-run", "--json"],
+        ["--type", "{type}", "--yes"],
+        ["--type", "{type}", "--dry-run"],
+        ["--type", "{type}", "--to", "nobody", "--yes"],
+        ["--unhandled", "--type", "{type}", "--yes", "--json"],
+        ["--type", "{type}"],
+    ),
     "keys create": (
         ["--scope", "organization", "--name", "backend"],
         ["--scope", "organization", "--expires", "30d", "--json"],
@@ -126,7 +159,7 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
 }
 """The command lines of each command.
 
-``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{source}`` a new source with ``{secret}``
+``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{event}`` its event, ``{source}`` a new source with ``{secret}``
 as its second secret, and ``{new}`` the name of none.
 """
 READING: Final = {"keys list", "keys show"}
@@ -205,7 +238,8 @@ def new_dead_letters(running: BoathookProcess) -> dict[str, str]:
         body, headers = signed(payload(f"{kind}-{number}", kind))
         assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
     until(lambda: len(running.listing("dead", "list", "--type", kind)) == 2)
-    return {"{type}": kind, "{dead}": running.listing("dead", "list", "--type", kind)[0]["id"]}
+    row = running.listing("dead", "list", "--type", kind)[0]
+    return {"{type}": kind, "{dead}": row["id"], "{event}": row["event_id"]}
 
 
 def new_source(running: BoathookProcess) -> dict[str, str]:
@@ -232,7 +266,7 @@ def test_a_command_does_the_same_against_a_server(running: BoathookProcess, remo
     def new_key() -> str:
         return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
 
-    letters = new_dead_letters(running) if "{dead}" in arguments or "{type}" in arguments else {}
+    letters = new_dead_letters(running) if {"{dead}", "{event}", "{type}"} & set(arguments) else {}
     source = new_source(running) if command.startswith("sources ") else {}
     outputs, key = [], new_key()
     for run in (lambda *words: running.cli(*words, check=False), remotely):

@@ -56,7 +56,7 @@ def test_events_lost_by_a_typo_are_reported_and_routed_once_fixed(boathook: Call
         until(lambda: 'unhandled_total{source="stripe"} 3' in httpx.get(f"{running.base}/metrics", timeout=60).text)
     replayed = running.cli("events", "replay", events[0])
     assert "0 deliveries added" in replayed.stdout
-    assert "it has no recipients; --route" in replayed.stderr
+    assert "it has no recipients; `boathook events route`" in replayed.stderr
     running.stop()
 
     write_app(running, '@hook.on("stripe", "payment.*")')

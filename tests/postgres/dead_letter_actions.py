@@ -48,7 +48,7 @@ async def _act(
     report: Callable[[int], None] = lambda _done: None,
     **more: Any,
 ) -> int:
-    context, done = make_context(db), 0
+    context, number = make_context(db), 0
     filters = {name: getattr(selection.filter, name) for name in _FILTERS}
     if selection.keys is not None:
         filters["ids"] = [ids.show_delivery(*key) for key in selection.keys]
@@ -59,8 +59,9 @@ async def _act(
         async with context.work(actor=action.actor, caller=HOST) as work:
             return int((await operation(work, wanted)).done)
     async for done in operation.drive(lambda: context.work(actor=action.actor, caller=HOST), wanted):
-        report(done)
-    return done
+        number = done.done
+        report(number)
+    return number
 
 
 async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None = None, note: str = "") -> Task:

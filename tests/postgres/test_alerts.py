@@ -27,8 +27,8 @@ from boathook.domain.model import Route
 from boathook.observability import meters
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.server.sampler import Sampler
-from boathook.service.operating import operations
 from tests.alert_harness import insert_sample, open_harness, sent_alerts, settings_of, webhook
+from tests.postgres.event_actions import route_events
 from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event
 from tests.sender_harness import add_endpoint
@@ -254,7 +254,7 @@ async def test_unhandled_events_alert_by_source_until_routed(db, receiver):
             ("unhandled_events", "stripe", 1.0)
         ]
         await register(db, "shop", [Route(recipient="handler:pay", app="shop", source="stripe")])
-        await operations.route_events(db, [made.id], AuditContext(actor="test"))
+        await route_events(db, [made.id], AuditContext(actor="test"))
         await harness.evaluate()
         await harness.advance_time(minutes=2)
         await harness.evaluate()

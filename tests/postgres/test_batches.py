@@ -18,7 +18,8 @@ from boathook.db.database import Database
 from boathook.db.deliveries import ClaimLimit, DeliveryStore
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.events import EventStore
-from boathook.db.queries import listings
+from boathook.db.queries import event_search, listings
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import read_routes, register
 from boathook.domain.errors import InvalidTransition, RoutesChanged
@@ -31,6 +32,7 @@ from boathook.handlers.event import Event
 from boathook.handlers.transaction import Transaction
 from boathook.ingest.event_builder import EventBuilder, scoped_hash
 from boathook.ingest.intake import Intake
+from tests.postgres.event_actions import list_events
 from tests.postgres.test_events import conflicts, count, event, holds_what_is_behind
 from tests.support import LOCK_WAITED_FOR, eventually, examples
 from tests.worker_harness import running_worker, wait_for_states
@@ -578,11 +580,11 @@ async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: S
 async def test_events_are_found_by_the_types_of_their_items(sender: Sender):
     receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
     for wanted, number in (("batch", 1), ("mail.bounced", 1), ("mail.o*", 1), ("mail", 0)):
-        assert len(await listings.list_events(sender.db, ListFilter(type=wanted))) == number
-        assert await delivery_commands.count_events(sender.db, ListFilter(type=wanted)) == number
+        assert len(await list_events(sender.db, EventFilter(type=wanted))) == number
+        assert await event_search.count_events(sender.db, EventFilter(type=wanted)) == number
     for claim in await take(sender.db):
         await settle(sender.db, claim)
-    assert await delivery_commands.page_events(sender.db, ListFilter(type="mail.bounced"), after=None, limit=9) == [
+    assert await event_search.page_events(sender.db, EventFilter(type="mail.bounced"), after=None, limit=9) == [
         receipt.event_id
     ]
     rows = await listings.list_deliveries_of(sender.db, receipt.event_id)

@@ -21,10 +21,11 @@ import pytest
 from boathook.db import api_keys, delivery_commands, tasks
 from boathook.db.database import Database
 from boathook.db.queries import listings
+from boathook.db.route_registry import register
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
-from boathook.domain.model import Role
+from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
 from boathook.service.access.authorization import OperatorCaller, OperatorTokenCaller, Permission, Principal
@@ -33,6 +34,7 @@ from boathook.service.catalogue import (
     conflicts,
     dead_letters,
     deliveries,
+    events,
     keys,
     rejections,
     selection,
@@ -40,6 +42,7 @@ from boathook.service.catalogue import (
     sources,
 )
 from boathook.service.catalogue.conflicts import Difference
+from boathook.service.catalogue.events import Events
 from boathook.service.catalogue.operation import Operation, Scope
 from boathook.service.catalogue.selection import DeadLetters
 from boathook.service.catalogue.stored_requests import RequestsActed
@@ -233,6 +236,31 @@ def ways_of_rejections(world: World) -> Iterator[dict[str, Any]]:
     yield {"since": datetime.now(UTC) - timedelta(days=1)}
 
 
+def ways_of_events(world: World) -> Iterator[dict[str, Any]]:
+    """Yield each way to select events, by name of what is the other organization's where there is one."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    own, others = (
+        [ids.show(ids.EVENT, ids.read_delivery(name)[0]) for name in tenant.letters]
+        for tenant in (world.own, world.other)
+    )
+    yield {"ids": others}
+    yield {"ids": [*own, *others]}
+    yield {"all": True}
+    for name, value in (
+        ("source", "stripe"),
+        ("application", world.other.applications[0]),
+        ("application", f"{OTHER}-1"),
+        ("type", "*"),
+        ("state", "dead"),
+        ("key", f"{OTHER}-0"),
+        ("words", OTHER),
+        ("text", "{"),
+        ("since", since),
+        ("until", since + timedelta(days=2)),
+    ):
+        yield {name: value}
+
+
 WAYS: dict[str, Ways] = {
     "rejection.reverify": ways_of_rejections,
     "conflict.accept": ways_of_conflicts,
@@ -259,7 +287,9 @@ WAYS: dict[str, Ways] = {
 
 def ways_of(operation: Operation[Any, Any], world: World) -> Iterator[dict[str, Any]]:
     """Return the ways to select of an operation; each operation has some, else the test fails."""
-    return (ways_of_dead_letters if issubclass(operation.input, DeadLetters) else WAYS[operation.name])(world)
+    if issubclass(operation.input, DeadLetters):
+        return ways_of_dead_letters(world)
+    return (ways_of_events if issubclass(operation.input, Events) else WAYS[operation.name])(world)
 
 
 def names_other(world: World, result: Any) -> bool:
@@ -356,6 +386,41 @@ async def test_mutant_a_job_without_the_tenant_is_seen(world: World, name: str, 
     found = await leaks(world, operation)
     assert found != []
     assert all(line.startswith("changed") for line in found)
+
+
+async def test_its_own_events_are_reached_in_each_way(world: World):
+    own = [ids.show(ids.EVENT, ids.read_delivery(name)[0]) for name in world.own.letters]
+    ways = ({"ids": own}, {"all": True}, {"application": f"{OWN}-0"}, {"state": "dead"}, {"key": f"{OWN}-1"})
+    for way, number in zip(ways, (2, 2, 1, 2, 1), strict=True):
+        async with world.work() as work:
+            assert (await events.replay(work, events.ReplayEvents(**way, dry_run=True))).matching == number
+    before = await world.rows_of(world.own)
+    async with world.work() as work:
+        assert (await events.replay(work, events.ReplayEvents(state="dead"))).job is not None
+    await world.run_jobs()
+    assert await world.rows_of(world.own) != before
+
+
+async def test_mutant_events_without_the_tenant_leak(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "_compile", lambda _work, query: query.compile())
+    leaking = await leaks(world, events.replay)
+    assert [line for line in leaking if line.startswith("counted")] != []
+    assert [line for line in leaking if line.startswith("changed")] != []
+
+
+async def test_a_routing_stays_in_its_organization_and_the_mutant_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    await register(world.store.db, "shop", [Route(recipient="handler:new", app="shop", source="stripe", types=("*",))])
+    monkeypatch.setattr(events.route, "scope", Scope.ORGANIZATION)
+    before = await world.rows_of(world.other)
+    await run(world, events.route, {"all": True})
+    await world.run_jobs()
+    assert await world.rows_of(world.other) == before
+    monkeypatch.setattr(events, "_compile", lambda _work, query: query.compile())
+    await run(world, events.route, {"all": True})
+    await world.run_jobs()
+    assert await world.rows_of(world.other) != before
 
 
 async def test_mutant_a_delivery_of_any_organization_is_retried(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -456,9 +521,18 @@ async def test_own_conflicts_are_reached_in_each_way(world: World):
 # Jobs
 
 
+Start = Callable[[World, Any], Any]
+
+
 async def start(world: World, caller: Any) -> str:
     async with world.context.work(OWN, "test", caller) as work:
         acted = await dead_letters.replay(work, dead_letters.Replay(group=world.group))
+    return str(acted.job)
+
+
+async def start_on_events(world: World, caller: Any) -> str:
+    async with world.context.work(OWN, "test", caller) as work:
+        acted = await events.replay(work, events.ReplayEvents(state="dead"))
     return str(acted.job)
 
 
@@ -467,7 +541,8 @@ async def state_of(world: World, job: str) -> tuple[str, str]:
     return row["state"], row["data"]
 
 
-async def test_a_job_ends_when_its_key_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("start", [start, start_on_events])
+async def test_a_job_ends_when_its_key_is_revoked(world: World, start: Start, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     before = await world.rows_of(world.own)
     job = await start(world, Principal(key_id=ids.read(ids.API_KEY, world.own.key), organization=OWN))
@@ -478,7 +553,8 @@ async def test_a_job_ends_when_its_key_is_revoked(world: World, monkeypatch: pyt
     assert [row[2:] for row in await world.rows_of(world.own)][:2] == [row[2:] for row in before][:2]
 
 
-async def test_a_job_ends_when_its_operator_or_token_may_no_longer_do_it(world: World):
+@pytest.mark.parametrize("start", [start, start_on_events])
+async def test_a_job_ends_when_its_operator_or_token_may_no_longer_do_it(world: World, start: Start):
     operator, token = new_id(), new_id()
     await world.store.db.execute(
         "insert into boathook.operator (id, name, role) values ($1, 'anna', 'admin')", operator

@@ -12,7 +12,8 @@ from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
-from boathook.service.operating import bulk_jobs, search
+from boathook.service.catalogue import events
+from boathook.service.operating import search
 from tests.postgres.message_factory import ago
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.postgres.test_integrity import Store
@@ -195,13 +196,13 @@ async def test_search_results_are_replayed_after_a_preview(store: Store, anna: P
     assert "No filter is set" in await anna.get_page("/console/events/replay")
     where = "/console/events/replay?where=n+%3D+1"
     assert "Replay 1 event?" in await anna.get_page(where)
-    monkeypatch.setattr(bulk_jobs, "MAX_PREVIEWED", 2)
-    page = await anna.get_page("/console/events/replay?type=payment.*")
+    monkeypatch.setattr(events, "MAX_SEARCHED", 2)
+    page = await anna.get_page("/console/events/replay?type=payment.*&text=n")
     assert "Replay at least 2 events?" in page
     assert "There may be more" in page
     form = {"where": "n = 1", "note": "fixed"}
     answer = await anna.submit_form("/console/events/replay", {**form, "rate": "x"}, on=where, status=400)
-    assert "invalid number" in answer.text
+    assert "write a number" in answer.text
     job = (await anna.submit_form("/console/events/replay", form, on=where)).headers["location"]
     await run_tasks(store.db, Outbox())
     assert "fixed" in await anna.get_page(job)

@@ -27,10 +27,11 @@ from boathook.service.caller import HOST
 from boathook.service.catalogue.dead_letters import purge
 from boathook.service.operating import bulk_jobs
 from boathook.service.operating import dead_letters as actions
-from boathook.service.operating.search import SearchQuery
+from boathook.service.operating.event_query import EventQuery
 from boathook.service.unit_of_work import AppContext
 from boathook_console.derived import check_typed
 from tests.postgres.dead_letter_actions import ignore_group, purge_group, replay_group
+from tests.postgres.event_actions import start_replay
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_integrity import Store
 
@@ -438,8 +439,8 @@ class TestInTheBackground:
             await dead_letters.end(await dead_letters.accept(f"good-{n}", "handler:upgrade"))
         await dead_letters.add_dead("x")
         since = datetime.now(UTC) - timedelta(hours=1)
-        wanted = SearchQuery(source="stripe", since=since)
-        task = await decide(context, bulk_jobs.replay_events, wanted, rate=4.0)
+        wanted = EventQuery(source="stripe", since=since)
+        task = await decide(context, start_replay, wanted, rate=4.0)
         await runner.run_step(context.database, Outbox())
         assert (await follow(context, task)).done == 4
         assert not await runner.run_step(context.database, Outbox())
@@ -463,7 +464,7 @@ class TestInTheBackground:
             )
             await dead_letters.end(event)
         await dead_letters.add_dead("x")
-        task = await decide(context, bulk_jobs.replay_events, SearchQuery(words="to.id = CUS_1", text="cus_"), rate=1.0)
+        task = await decide(context, start_replay, EventQuery(words="to.id = CUS_1", text="cus_"), rate=1.0)
         await runner.run_step(context.database, Outbox())
         assert (await follow(context, task)).done == 1
         await dead_letters.db.execute("""
@@ -471,11 +472,11 @@ class TestInTheBackground:
         progress = await finish(context, task)
         assert (progress.state, progress.done, progress.total) == ("finished", 2, 2)
         assert await dead_letters.states() == {"pending": 2, "dead": 1}
-        task = await decide(context, bulk_jobs.replay_events, SearchQuery(state="dead"))
+        task = await decide(context, start_replay, EventQuery(state="dead"))
         assert (await finish(context, task)).done == 1
         assert await dead_letters.states() == {"pending": 3}
-        with pytest.raises(InvalidValue, match="every event"):
-            await decide(context, bulk_jobs.replay_events, SearchQuery())
+        with pytest.raises(InvalidValue, match="nothing selected"):
+            await decide(context, start_replay, EventQuery())
 
     async def test_expunged_events_are_previewed_and_skipped(self, dead_letters: DeadLetterStore, context: AppContext):
         keys = await dead_letters.add_dead("x", "x", "x")

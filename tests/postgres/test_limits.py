@@ -20,7 +20,7 @@ from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
 from boathook.service.fields import check_values
-from boathook.service.operating import alerts, operations
+from boathook.service.operating import alerts
 from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
@@ -28,6 +28,7 @@ from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import make_context, open_api_client
 from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
+from tests.postgres.event_actions import replay_events, route_events
 from tests.postgres.portal_client import open_console
 
 URL = "http://127.0.0.1:8089/"
@@ -220,8 +221,8 @@ def actions(db: Database, action: AuditContext) -> dict[str, Callable[[], Awaita
         "replay": lambda: replay_dead(db, chosen, action),
         "ignore": lambda: ignore_dead(db, chosen, action),
         "purge": lambda: purge_dead(db, chosen, action),
-        "replay events": lambda: operations.replay_events(db, [], action),
-        "route events": lambda: operations.route_events(db, [], action),
+        "replay events": lambda: replay_events(db, [], action),
+        "route events": lambda: route_events(db, [], action),
     }
 
 
@@ -248,8 +249,8 @@ async def test_ignoring_needs_a_note(db: Database):
 async def test_a_wrong_rate_of_a_replay(db: Database, rate: float):
     action = AuditContext(actor="cli")
     await refused(lambda: replay_dead(db, Selection(ListFilter(), []), action, rate=rate), "rate")
-    await refused(lambda: operations.replay_events(db, [], action, rate=rate), "rate")
-    await refused(lambda: operations.route_events(db, [], action, rate=rate), "rate")
+    await refused(lambda: replay_events(db, [], action, rate=rate), "rate")
+    await refused(lambda: route_events(db, [], action, rate=rate), "rate")
 
 
 async def test_mutant_a_check_in_the_api_model_alone_lets_others_store_it(

@@ -268,7 +268,7 @@ async def test_the_definitions_are_small(tools: Tools):
 async def test_invalid_arguments_are_named(tools: Tools):
     with pytest.raises(ToolFailed) as error:
         await tools.call("find_events", limit=500, state="gone", since="yesterday", where="no condition")
-    assert [line.partition(":")[0] for line in str(error.value).splitlines()] == ["state", "since", "limit"]
+    assert [line.partition(":")[0] for line in str(error.value).splitlines()] == ["state", "where", "since", "limit"]
     with pytest.raises(ToolFailed, match="where: write a path and a value"):
         await tools.call("find_events", where="no condition")
     with pytest.raises(ToolFailed, match="id: expected an id like evt_"):

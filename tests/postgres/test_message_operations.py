@@ -5,15 +5,17 @@ import pytest
 from boathook.db import delivery_commands
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, Selection
-from boathook.db.queries import listings
+from boathook.db.queries import event_search, listings
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import register
 from boathook.domain import ids
 from boathook.domain.model import Route
 from boathook.handlers.outbox import Outbox
-from boathook.service.operating import operations
+from boathook.service.operating.event_query import EventQuery
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.dead_letter_actions import ignore_dead, replay_dead
+from tests.postgres.event_actions import list_events, replay_events
 from tests.postgres.test_integrity import Store
 from tests.support import sampled
 
@@ -37,7 +39,7 @@ async def test_replays_reach_endpoints(store: Store):
     sent, dead = [(await publish(store.db, Outbox(), acme)).event_id for _ in range(2)]
     await store.end(sent)
     await store.fail(dead, is_last=True)
-    replayed = await operations.replay_events(store.db, ListFilter(application="acme"), ACTION)
+    replayed = await replay_events(store.db, EventQuery(application="acme"), ACTION)
     assert (replayed.events, replayed.added, replayed.revived) == (2, 1, 1)
     rows = await listings.list_deliveries(store.db, ListFilter(state="pending", application=acme))
     assert [(row.recipient, row.is_replay, row.is_manual) for row in rows] == [
@@ -55,7 +57,7 @@ async def test_unsendable_messages_are_not_replayed(store: Store, reason: str):
     await store.end(sent)
     await store.fail(dead, is_last=True)
     await store.db.execute(GONE[reason])
-    replayed = await operations.replay_events(store.db, [sent, dead], ACTION)
+    replayed = await replay_events(store.db, [sent, dead], ACTION)
     assert (replayed.added, replayed.revived) == (0, 0)
     assert await replay_dead(store.db, Selection(ListFilter()), ACTION) == 0
     # To decide that it stays undone is still possible.
@@ -101,13 +103,13 @@ async def test_listings_filter_applications_by_id_uid_or_earlier_name(store: Sto
     other = (await publish(store.db, Outbox(), await add_application(store.db, "other"))).event_id
 
     async def found(name: str) -> list[str]:
-        return [row.id for row in await listings.list_events(store.db, ListFilter(application=name))]
+        return [row.id for row in await list_events(store.db, EventFilter(application=name))]
 
     shown = [ids.show(ids.EVENT, one) for one in (before, after, other)]
     assert await found("acme") == [shown[1], shown[0]]
     assert await found(acme) == [shown[1]]
     assert await found("other") == [shown[2]]
     assert await found("nobody") == []
-    assert await delivery_commands.count_events(store.db, ListFilter(application="acme")) == 2
+    assert await event_search.count_events(store.db, EventFilter(application="acme")) == 2
     (row, _request) = await listings.get_event(store.db, before)
     assert (row.channels, row.tags, row.expunged_at) == (["c"], ["t"], None)

@@ -17,6 +17,7 @@ from boathook.db import delivery_commands, integrity
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.queries import listings
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import register
 from boathook.domain import ids
@@ -35,9 +36,11 @@ from boathook.service.catalogue import dead_letters as actions
 from boathook.service.catalogue import deliveries, rejections, selection
 from boathook.service.operating import listings as service_listings
 from boathook.service.operating import operations
+from boathook.service.operating.event_query import EventQuery
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import make_context
 from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
+from tests.postgres.event_actions import list_events, replay_events
 from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
@@ -274,25 +277,25 @@ class TestReplayOfEvents:
         await store.end(event, 0)
         await store.fail(event, 1, is_last=True)
         await store.claim(event, 3)
-        done = await operations.replay_events(store.db, [event], ACTION)
+        done = await replay_events(store.db, [event], ACTION)
         assert (done.events, done.added, done.revived) == (1, 1, 1)
         rows = await listings.list_deliveries_of(store.db, event)
         assert [(row.recipient, row.state, row.is_replay) for row in rows] == [
             ("ended", "succeeded", False), ("dead", "pending", False), ("pending", "pending", False),
             ("leased", "leased", False), ("ended", "pending", True),
         ]  # fmt: skip
-        again = await operations.replay_events(store.db, [event], ACTION)
+        again = await replay_events(store.db, [event], ACTION)
         assert (again.added, again.revived) == (0, 0), "all of them are owed now"
         await store.end(event, 4)
         assert (await assert_balanced(store)).replayed == 1
 
     async def test_a_named_run_is_finished_by_repeating_it(self, store: Store, monkeypatch):
-        monkeypatch.setattr(operations, "BATCH", 2)
+        monkeypatch.setattr("boathook.service.catalogue.events.BATCH", 2)
         events = [await store.accept(f"e{number}", "a") for number in range(5)]
         for event in events:
             await store.end(event)
         run = AuditContext(actor="test", note="the fix")
-        interrupted = delivery_commands.replay_events
+        interrupted = delivery_commands.replay_events_in
         calls = []
 
         async def break_down(*args, **kwargs):
@@ -301,13 +304,13 @@ class TestReplayOfEvents:
                 raise DatabaseError("the connection is gone")
             return await interrupted(*args, **kwargs)
 
-        monkeypatch.setattr(delivery_commands, "replay_events", break_down)
+        monkeypatch.setattr(delivery_commands, "replay_events_in", break_down)
         with pytest.raises(DatabaseError):
-            await operations.replay_events(store.db, ListFilter(), run, is_once=True)
+            await replay_events(store.db, EventQuery(), run, is_once=True)
         for event in events[:2]:
             await store.end(event, 1)
-        assert (await operations.replay_events(store.db, ListFilter(), run, is_once=True)).added == 3
-        assert (await operations.replay_events(store.db, ListFilter(), run, is_once=True)).added == 0
+        assert (await replay_events(store.db, EventQuery(), run, is_once=True)).added == 3
+        assert (await replay_events(store.db, EventQuery(), run, is_once=True)).added == 0
         assert await store.one("select count(*) from boathook.delivery") == 3
         await assert_balanced(store)
 
@@ -324,7 +327,7 @@ class TestReplayOfEvents:
         monkeypatch.setattr(delivery_commands, "record_each", once_the_other_waits)
         event = await store.accept("one", "a")
         await store.end(event)
-        replays = (operations.replay_events(store.db, [event], ACTION) for _ in range(2))
+        replays = (replay_events(store.db, [event], ACTION) for _ in range(2))
         return await asyncio.gather(*replays, return_exceptions=True)
 
     async def test_two_at_once_add_one_delivery(self, store: Store, monkeypatch):
@@ -340,7 +343,7 @@ class TestReplayOfEvents:
         first = await store.accept("one", "ordered", order_key="c")
         await store.end(first)
         await store.accept("two", "ordered", order_key="c")
-        await operations.replay_events(store.db, [first], ACTION)
+        await replay_events(store.db, [first], ACTION)
         rows = await store.db.fetch("select is_replay, is_blocked from boathook.delivery order by seq")
         assert [tuple(row) for row in rows] == [(False, False), (True, True)]
         await store.end(await store.one("select id from boathook.event where dedup_key = 'two'"))
@@ -349,16 +352,17 @@ class TestReplayOfEvents:
 
     async def test_an_unknown_event_is_refused(self, store: Store):
         with pytest.raises(NotFound):
-            await operations.replay_events(store.db, [ids.make(1, 1)], ACTION)
+            await replay_events(store.db, [ids.make(1, 1)], ACTION)
 
 
 class TestListings:
     async def test_are_listed_newest_first_in_pages(self, store: Store):
         events = [ids.show("evt", await store.accept(f"e{number}", "a", "b")) for number in range(5)]
-        seen, after = [], None
-        while page := await listings.list_events(store.db, ListFilter(limit=2, after=after)):
+        seen: list[str] = []
+        below = None
+        while page := await list_events(store.db, EventFilter(below=below), limit=2):
             seen += [row.id for row in page]
-            after = page[-1].id
+            below = ids.read_event(page[-1].id)
         assert seen == sorted(events, reverse=True)
         found, after = [], None
         while rows := await listings.list_deliveries(store.db, ListFilter(limit=3, after=after)):

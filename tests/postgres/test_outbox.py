@@ -11,7 +11,7 @@ import pytest
 
 from boathook.config import load
 from boathook.db.database import Database
-from boathook.db.queries import listings
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.rerouting import count_unhandled
 from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
@@ -31,6 +31,7 @@ from tests.endpoint_factory import (
     publish,
     recipients_of,
 )
+from tests.postgres.event_actions import list_events
 from tests.support import eventually
 
 DAY = timedelta(days=1)
@@ -186,7 +187,7 @@ async def test_a_name_that_a_route_has_may_be_published_to_until_the_route_is_re
     rows = await db.fetch("select event_id, subject from boathook.unhandled")
     assert [tuple(row) for row in rows] == [(missed.event_id, "nobody")]
     assert await count_unhandled(db, datetime.now(UTC) - DAY) == {"nobody": 1}
-    (listed,) = await listings.list_events(db, listings.ListFilter(is_unhandled=True))
+    (listed,) = await list_events(db, EventFilter(is_unhandled=True))
     assert listed.id == ids.show(ids.EVENT, missed.event_id)
     await register(db, "tests", [])
     with pytest.raises(ApplicationNotFound):

@@ -13,7 +13,8 @@ from boathook.db import delivery_commands, ordering, rerouting, route_registry, 
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.maintenance import run_maintenance
-from boathook.db.queries import listings
+from boathook.db.queries import event_search, listings
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.db.rerouting import RerouteResult, count_unhandled
 from boathook.db.route_registry import read_router, read_routes, register
@@ -24,17 +25,20 @@ from boathook.domain.errors import DatabaseError, NotFound, ValueRejected
 from boathook.domain.model import Accepted, NewEvent, Route
 from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest.event_builder import scoped_hash
-from boathook.service.operating import bulk_jobs, operations
+from boathook.service.caller import HOST
+from boathook.service.operating import bulk_jobs
+from boathook.service.operating.event_query import EventQuery
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
 from tests.postgres.dead_letter_actions import purge_dead
+from tests.postgres.event_actions import list_events, replay_events, route_events, start_route
 from tests.postgres.test_batches import Sender, thing
 from tests.postgres.test_events import event as arrived
 from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
 ACTION = AuditContext(actor="test", note="the typo is mended")
-ALL = ListFilter()
+ALL = EventQuery()
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
@@ -63,10 +67,10 @@ class RoutingStore(Store):
         return [row.recipient for row in await listings.list_deliveries_of(self.db, event_id)]
 
     async def unhandled(self) -> list[str]:
-        return [row.id for row in await listings.list_events(self.db, ListFilter(is_unhandled=True))]
+        return [row.id for row in await list_events(self.db, EventFilter(is_unhandled=True))]
 
-    async def route(self, chosen: ListFilter | list[UUID] = ALL, **more) -> RerouteResult:
-        return await operations.route_events(self.db, chosen, ACTION, **more)
+    async def route(self, chosen: EventQuery | list[UUID] = ALL, **more) -> RerouteResult:
+        return await route_events(self.db, chosen, ACTION, **more)
 
     async def assert_balanced(self) -> None:
         assert (await self.verify(is_deep=True)).violations == ()
@@ -109,11 +113,11 @@ class TestUnhandled:
         await register(store.db, "shop", [to("pay", types=("payment.*",))])
         lost = [await store.receive(f"lost-{number}", "refund.made") for number in range(3)]
         await store.receive("paid")
-        wanted = ListFilter(is_unhandled=True, source="stripe", type="refund.*")
-        assert await delivery_commands.count_events(store.db, wanted) == 3
-        assert await delivery_commands.page_events(store.db, wanted, after=lost[0], limit=1) == [lost[1]]
-        assert await delivery_commands.count_events(store.db, replace(wanted, source="github")) == 0
-        page = await listings.list_events(store.db, replace(wanted, limit=2, after=ids.show(ids.EVENT, lost[2])))
+        wanted = EventFilter(is_unhandled=True, source="stripe", type="refund.*")
+        assert await event_search.count_events(store.db, wanted) == 3
+        assert await event_search.page_events(store.db, wanted, after=lost[0], limit=1) == [lost[1]]
+        assert await event_search.count_events(store.db, replace(wanted, source="github")) == 0
+        page = await list_events(store.db, replace(wanted, below=lost[2]), limit=2)
         assert [row.id for row in page] == [ids.show(ids.EVENT, one) for one in (lost[1], lost[0])]
 
 
@@ -122,7 +126,7 @@ class TestRoute:
         await register(store.db, "shop", [to("pay", source="strpe")])
         event = await store.receive("one")
         assert await store.owed(event) == []
-        assert (await operations.replay_events(store.db, [event], ACTION)).added == 0, "a replay cannot help here"
+        assert (await replay_events(store.db, [event], ACTION)).added == 0, "a replay cannot help here"
         await register(store.db, "shop", [to("pay")])
         assert await store.route() == RerouteResult(events=1, routed=1, added=1)
         (row,) = await listings.list_deliveries_of(store.db, event)
@@ -172,7 +176,7 @@ class TestRoute:
         await store.route()
         await store.end(event, 0)
         await store.end(event, 1)
-        assert (await operations.replay_events(store.db, [event], ACTION)).added == 2
+        assert (await replay_events(store.db, [event], ACTION)).added == 2
         await store.assert_balanced()
 
     async def test_types_filters_sources_and_orders_are_those_of_today(self, store: RoutingStore):
@@ -200,7 +204,7 @@ class TestRoute:
         assert await store.claim(first) is not None
 
     async def test_a_rate_spreads_due_times(self, store: RoutingStore, monkeypatch):
-        monkeypatch.setattr(operations, "BATCH", 2)
+        monkeypatch.setattr("boathook.service.catalogue.events.BATCH", 2)
         for number in range(4):
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("pay")])
@@ -314,7 +318,7 @@ class TestConcurrentRerouting:
         assert [type(one) for one in done if isinstance(one, Exception)] == [ValueRejected]
 
     async def test_one_that_breaks_down_midway_is_finished_by_repeating_it(self, store: RoutingStore, monkeypatch):
-        monkeypatch.setattr(operations, "BATCH", 2)
+        monkeypatch.setattr("boathook.service.catalogue.events.BATCH", 2)
         for number in range(5):
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("pay")])
@@ -359,14 +363,14 @@ class TestBatches:
         assert not receipt.has_deliveries
         assert len(await store.unhandled()) == 1
         await register(db, "shop", [to("all", source="mail")])
-        assert (await store.route(ListFilter(is_unhandled=True))).added == 2
+        assert (await store.route(EventQuery(state="unhandled"))).added == 2
         assert await store.unhandled() == []
 
     async def test_a_type_chooses_the_items(self, db: Database):
         sender, store = Sender(db), RoutingStore(db)
         await sender.send(thing("1"), thing("2", "mail.bounced"))
         await register(db, "shop", [to("all", source="mail")])
-        assert (await store.route(ListFilter(type="mail.b*"))).added == 1
+        assert (await store.route(EventQuery(type="mail.b*"))).added == 1
 
     async def test_duplicate_items_stay_with_their_first_batch(self, db: Database):
         sender, store = Sender(db), RoutingStore(db)
@@ -495,18 +499,18 @@ async def test_the_consoles_bulk_job_routes_filtered_events(store: RoutingStore,
     lost = await store.receive("lost", "refund.made")
     other = await store.receive("other", "payout.made")
     await register(store.db, "shop", [to("refund"), to("all")])
-    wanted = ListFilter(is_unhandled=True, type="refund.*")
-    async with context.work() as work:
-        task = await bulk_jobs.route_events(work, wanted, to="refund", note="the typo")
+    wanted = EventQuery(state="unhandled", type="refund.*")
+    async with context.work(caller=HOST) as work:
+        task = await start_route(work, wanted, to="refund", note="the typo")
     while await runner.run_step(store.db, Outbox()):
         pass
     async with context.work() as work:
         progress = await bulk_jobs.get_progress(work, task.shown_id)
     assert (progress.state, progress.done, progress.total, progress.title) == ("finished", 1, 1, "Re-route events")
     assert (await store.owed(lost), await store.owed(other)) == (["handler:refund"], [])
-    async with context.work() as work:
+    async with context.work(caller=HOST) as work:
         with pytest.raises(NotFound, match="did you mean"):
-            await bulk_jobs.route_events(work, wanted, to="refun")
+            await start_route(work, wanted, to="refun")
 
 
 async def test_retention_deletes_unhandled_marks_with_their_events(store: RoutingStore):

@@ -22,7 +22,8 @@ from boathook.domain.errors import DatabaseUnavailable, InvalidState, InvalidTra
 from boathook.domain.model import Accepted, Duplicate, NewBatchItem, NewEvent, State
 from boathook.ingest.event_builder import scoped_hash
 from boathook.service.operating import search as searching
-from boathook.service.operating.search import DirectMatch, SearchQuery
+from boathook.service.operating.event_query import EventQuery
+from boathook.service.operating.search import DirectMatch
 from boathook.service.receiving import conflicts
 from tests.postgres.message_factory import MessageFactory, ago, id_at
 from tests.postgres.test_integrity import Store, filled, new_event
@@ -111,7 +112,7 @@ class TestSearch:
         await put(store, "binary", body=b"\x00needle\xff")
 
         async def found(text: str) -> list[str]:
-            look = await searching.find_matches(store.db, SearchQuery(text=text), [])
+            look = await searching.find_matches(store.db, EventQuery(text=text), [])
             return sorted(names(look))
 
         assert await found("needle") == ["binary", "lower", "upper"]
@@ -121,7 +122,7 @@ class TestSearch:
     async def test_by_text_finds_json_escapes(self, store: Store):
         await put(store, "shy", body=b'{"note":"caf\\u00e9"}')
         await put(store, "plain", body='{"note":"café"}'.encode())
-        found = await searching.find_matches(store.db, SearchQuery(text="café"), [])
+        found = await searching.find_matches(store.db, EventQuery(text="café"), [])
         assert sorted(names(found)) == ["plain", "shy"]
 
     async def test_by_words_finds_types_keys_and_values_at_a_path(self, store: Store):
@@ -129,7 +130,7 @@ class TestSearch:
         await put(store, "key-2", body=b'{"to":{"id":"cus_2"},"note":"cus_1"}')
 
         async def found(**wanted: str) -> list[str]:
-            return sorted(names(await searching.find_matches(store.db, SearchQuery(**wanted), [])))
+            return sorted(names(await searching.find_matches(store.db, EventQuery(**wanted), [])))
 
         assert await found(words="refund") == ["KEY-1"]
         assert await found(words="key-") == ["KEY-1", "key-2"]
@@ -140,16 +141,16 @@ class TestSearch:
 
     async def test_for_a_listing_scans_to_the_end(self, db: Database):
         await put_many(db, 1_000)
-        rows = await searching.list_events(db, SearchQuery(text="BODY 7"), limit=111)
+        rows = await searching.list_events(db, EventQuery(text="BODY 7"), limit=111)
         assert [row.dedup_key for row in rows] == [f"k{n}" for n in (*range(799, 699, -1), *range(79, 69, -1), 7)]
-        rows = await searching.list_events(db, SearchQuery(), limit=3)
+        rows = await searching.list_events(db, EventQuery(), limit=3)
         assert [row.dedup_key for row in rows] == ["k1000", "k999", "k998"]
 
     async def test_of_the_newest_includes_late_commits(self, db: Database):
         await put_many(db, 5)
-        found = await searching.find_newer(db, SearchQuery(type="thing"), ago(minutes=2))
+        found = await searching.find_newer(db, EventQuery(type="thing"), ago(minutes=2))
         assert names(found) == ["k5", "k4", "k3"]
-        found = await searching.find_newer(db, SearchQuery(since=ago(seconds=90)), ago(minutes=2))
+        found = await searching.find_newer(db, EventQuery(since=ago(seconds=90)), ago(minutes=2))
         assert names(found) == ["k5", "k4"]
 
     async def test_suggests_types_of_the_catalog_and_of_new_events(self, store: Store):
@@ -254,7 +255,7 @@ async def test_a_long_history_made_for_tests_balances_and_is_found(pg_url: str, 
     await asyncio.to_thread(fill, pg_url, 12_000)
     assert (await integrity.check_integrity(db, dedup_days=30)).violations == ()
     for key, application in (("evt-9999", ""), ("evt-10000", "")):
-        found = await searching.find_matches(db, SearchQuery(words=key, application=application), SOURCES)
+        found = await searching.find_matches(db, EventQuery(words=key, application=application), SOURCES)
         assert isinstance(found, DirectMatch)
         assert names(found) == [key]
     rare = await event_search.search(db, EventFilter(source="rare"), budget_s=10)
@@ -265,19 +266,19 @@ class TestSearchById:
     async def test_of_an_event_message_or_delivery_is_found_at_once(self, store: Store):
         event = await put(store, "one", to=("a",))
         for name in (ids.show("evt", event), ids.show("msg", event), str(event), ids.show_delivery(event, 0)):
-            found = await searching.find_matches(store.db, SearchQuery(words=name), [])
+            found = await searching.find_matches(store.db, EventQuery(words=name), [])
             assert isinstance(found, DirectMatch)
             assert names(found) == ["one"]
 
     async def test_of_a_conflict_or_rejection_is_named(self, store: Store):
         for prefix in ("cfl", "rej"):
             name = ids.show(prefix, id_at(ago(hours=1)))
-            found = await searching.find_matches(store.db, SearchQuery(words=name), [])
+            found = await searching.find_matches(store.db, EventQuery(words=name), [])
             assert isinstance(found, DirectMatch)
             assert [one.id for one in found.named] == [name]
 
     async def test_that_nothing_has_is_named_without_an_event(self, store: Store):
-        found = await searching.find_matches(store.db, SearchQuery(words=ids.show("evt", id_at(ago(hours=1)))), [])
+        found = await searching.find_matches(store.db, EventQuery(words=ids.show("evt", id_at(ago(hours=1)))), [])
         assert isinstance(found, DirectMatch)
         assert found.events == []
 
@@ -286,24 +287,24 @@ class TestSearchByKey:
     async def test_is_found_at_once_in_every_source(self, store: Store):
         await put(store, "evt_1", source="github")
         await put(store, "evt_1", source="stripe")
-        both = await searching.find_matches(store.db, SearchQuery(words="evt_1"), ["stripe", "github", "other"])
+        both = await searching.find_matches(store.db, EventQuery(words="evt_1"), ["stripe", "github", "other"])
         assert isinstance(both, DirectMatch)
         assert sorted(one.event.source or "" for one in both.events) == ["github", "stripe"]
-        one = await searching.find_matches(store.db, SearchQuery(words="evt_1", source="github"), ["stripe", "github"])
+        one = await searching.find_matches(store.db, EventQuery(words="evt_1", source="github"), ["stripe", "github"])
         assert [found.event.source for found in one.events] == ["github"]
 
     async def test_of_a_message_is_found_with_and_without_its_application(self, db: Database):
         factory = await MessageFactory(db).open("acme")
         message = await factory.message(ago(hours=1), dedup_key="order-7")
         for application in ("", "acme", factory.name):
-            found = await searching.find_matches(db, SearchQuery(words="order-7", application=application), ["stripe"])
+            found = await searching.find_matches(db, EventQuery(words="order-7", application=application), ["stripe"])
             assert isinstance(found, DirectMatch), application
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
     async def test_of_an_item_names_the_item(self, store: Store):
         made = batch(("a", b"1"), ("b", b"2"))
         await store.events.append([made])
-        found = await searching.find_matches(store.db, SearchQuery(words="b"), ["stripe"])
+        found = await searching.find_matches(store.db, EventQuery(words="b"), ["stripe"])
         assert isinstance(found, DirectMatch)
         assert [(one.id, one.item_path) for one in found.named] == [(ids.show("evt", made.id), "events.1")]
 
@@ -311,7 +312,7 @@ class TestSearchByKey:
         await put(store, "forgotten")
         await put(store, "mentions it", body=b'{"ref":"forgotten"}')
         await store.db.execute("delete from boathook.dedup")
-        found = await searching.find_matches(store.db, SearchQuery(words="forgotten"), ["stripe"])
+        found = await searching.find_matches(store.db, EventQuery(words="forgotten"), ["stripe"])
         assert isinstance(found, SearchPage)
         assert sorted(names(found)) == ["forgotten", "mentions it"]
 
@@ -319,11 +320,11 @@ class TestSearchByKey:
 @pytest.mark.parametrize(
     ("question", "field"),
     [
-        (SearchQuery(state="asleep"), "state"), (SearchQuery(text="x" * 201), "text"), (SearchQuery(words="a\x00b"), "q"),
-        (SearchQuery(type="\ud800"), "type"), (SearchQuery(where="customer"), "where"), (SearchQuery(since=ago(days=1), until=ago(days=2)), "until"),
+        (EventQuery(state="asleep"), "state"), (EventQuery(text="x" * 201), "text"), (EventQuery(words="a\x00b"), "q"),
+        (EventQuery(type="\ud800"), "type"), (EventQuery(where="customer"), "where"), (EventQuery(since=ago(days=1), until=ago(days=2)), "until"),
     ],
 )  # fmt: skip
-async def test_an_invalid_query_names_its_field(db: Database, question: SearchQuery, field: str):
+async def test_an_invalid_query_names_its_field(db: Database, question: EventQuery, field: str):
     with pytest.raises(InvalidValue) as raised:
         await searching.find_matches(db, question, [])
     assert raised.value.where == (field,)

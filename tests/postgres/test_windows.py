@@ -148,7 +148,7 @@ async def statistics(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def replayed_events(ground: Ground, since: datetime, until: datetime) -> int:
-    return await delivery_commands.count_events(ground.db, ListFilter(since=since, until=until))
+    return await event_search.count_events(ground.db, event_search.EventFilter(since=since, until=until))
 
 
 async def replayed_dead_letters(ground: Ground, since: datetime, until: datetime) -> int:
@@ -187,7 +187,6 @@ READERS = {
     "purge": purge,
     "events replay": replayed_events,
     "dead replay": replayed_dead_letters,
-    "events": listed(listings.list_events),
     "deliveries": listed(listings.list_deliveries),
     "dead letters": listed(listings.list_dead_letters),
     "rejections": listed(listings.list_rejections),

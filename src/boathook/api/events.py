@@ -6,8 +6,7 @@ messages of its applications.
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
-from uuid import UUID
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Path, Query
@@ -16,18 +15,17 @@ from pydantic import ConfigDict, Field
 from boathook.api.errors import invalid
 from boathook.api.pages import DeliveryPage, EventPage, ListOf
 from boathook.api.route import AnyCall, read_path_id, router
-from boathook.api.tasks import BulkJobOut, show_job
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, Origin, State
 from boathook.domain.windows import clamp
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.body_view import mask
-from boathook.service.common_fields import Pace
-from boathook.service.fields import field_of
-from boathook.service.operating import bulk_jobs, listings, operations, search
+from boathook.service.catalogue import events as actions
+from boathook.service.fields import fields_by_name
+from boathook.service.operating import listings, search
+from boathook.service.operating.event_query import EventQuery
 from boathook.service.operating.listings import EventRow, ListFilter, StoredRequest
-from boathook.service.operating.search import SearchQuery
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 
 routes = router("Event")
@@ -60,31 +58,11 @@ RecipientParam = Annotated[
 BeforeParam = Annotated[Timestamp | None, Query(description="Only before this.")]
 AfterParam = Annotated[Timestamp | None, Query(description="Only then or later.")]
 CodeParam = Annotated[FilterText | None, Query(description="Only with this error code.", examples=["TIMEOUT"])]
-_PACE: Final = field_of(Pace).rule
 
 
 class ReplayEventIn(Input):
     """Why the event is replayed."""
 
-    note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
-
-
-class BulkReplayEventsIn(Input):
-    """The events to replay, by the filters of the list of events; at least one."""
-
-    source: FilterText | None = None
-    application: FilterText | None = None
-    type: FilterText | None = None
-    state: FilterText | None = Field(default=None, examples=["dead"])
-    key: FilterText | None = None
-    text: FilterText | None = None
-    where: FilterText | None = Field(default=None, examples=["data.object.customer = cus_123"])
-    before: Timestamp | None = None
-    after: Timestamp | None = None
-    rate: float | None = Field(
-        default=None,
-        description=f"Deliveries a second, from {_PACE.minimum:g} to {_PACE.maximum:g}; by default without a limit.",
-    )
     note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
 
 
@@ -218,61 +196,57 @@ def show_attempts(attempts: Sequence[Attempt]) -> list[AttemptOut]:
     return [AttemptOut.of(attempt) for attempt in attempts]
 
 
-class EventQuery(msgspec.Struct, frozen=True):
-    """The filters of a list of events."""
+def _filter(name: str, example: str | None = None) -> Any:
+    """Return the parameter of a filter of events, as the table of filters describes it."""
+    rule = fields_by_name(EventQuery)[name].rule
+    sample = rule.example or example
+    examples = None if sample is None else [sample]
+    return Query(description=rule.help, max_length=rule.max_length, examples=examples)
 
-    source: SourceParam = None
-    application: ApplicationParam = None
-    type: TypeParam = None
-    state: Annotated[
-        FilterText | None,
-        Query(
-            description="Only with a delivery in this state; `unhandled`: only those that no handler matched.",
-            examples=["dead"],
-        ),
-    ] = None
-    key: Annotated[FilterText | None, Query(description="Exact dedup key.")] = None
-    text: Annotated[FilterText | None, Query(description="Only with this text in the body, ignoring case.")] = None
-    where: Annotated[
-        FilterText | None,
-        Query(
-            description="Only with this value in the JSON body, by dotted path.",
-            examples=["data.object.customer = cus_123"],
-        ),
-    ] = None
+
+class EventParams(msgspec.Struct, frozen=True):
+    """The filters of a list of events, with the names of its times."""
+
+    source: Annotated[Text | None, _filter("source")] = None
+    application: Annotated[Text | None, _filter("application")] = None
+    type: Annotated[Text | None, _filter("type")] = None
+    state: Annotated[Text | None, _filter("state", "dead")] = None
+    key: Annotated[Text | None, _filter("key")] = None
+    text: Annotated[Text | None, _filter("text")] = None
+    where: Annotated[Text | None, _filter("where")] = None
+    q: Annotated[Text | None, _filter("words")] = None
     before: BeforeParam = None
     after: AfterParam = None
 
+    def value(self) -> EventQuery:
+        """Return the filters as service functions take them."""
+        names = ("source", "application", "type", "state", "key", "text", "where")
+        return EventQuery(
+            **{name: getattr(self, name) or None for name in names},
+            words=self.q or None,
+            since=self.after and clamp(self.after),
+            until=self.before and clamp(self.before),
+        )
 
-def _search_query(filters: EventQuery | BulkReplayEventsIn, below: UUID | None = None) -> SearchQuery:
-    """Return filters of events as service functions take them."""
-    names = ("source", "application", "type", "state", "key", "text", "where")
-    return SearchQuery(
-        **{name: getattr(filters, name) or "" for name in names},
-        since=filters.after and clamp(filters.after),
-        until=filters.before and clamp(filters.before),
-        below=below,
-    )
 
-
-def _located(error: InvalidValue, part: str) -> InvalidValue:
-    """Return the error for a filter with its name in this part of the request; that of no filter names none."""
-    names = {"since": ("after",), "until": ("before",), "q": ()}
-    return invalid(str(error), part, *(name for one in error.where for name in names.get(str(one), (str(one),))))
+def _located(error: InvalidValue) -> InvalidValue:
+    """Return the error for a filter with its name in the query."""
+    names = {"since": "after", "until": "before"}
+    return invalid(str(error), "query", *(names.get(str(part), str(part)) for part in error.where))
 
 
 @routes.get("/event", operation_id="v1.event.list", summary="List events")
 @requires(Permission.EVENT_VIEW)
-async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuery, Depends()]) -> ListOf[EventOut]:
+async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventParams, Depends()]) -> ListOf[EventOut]:
     """List events, newest first.
 
     A request searches for a short time only. A page may thus have few events or none although there are more: continue
     with its iterator until `done`.
     """
     try:
-        found = await search.find_own(call.work, _search_query(query, page.place_id), limit=page.limit)
+        found = await search.find_own(call.work, query.value(), limit=page.limit, below=page.place_id)
     except InvalidValue as error:
-        raise _located(error, "query") from None
+        raise _located(error) from None
     place = ids.show(ids.EVENT, found.place) if found.place is not None else None
     return ListOf(
         data=[_show_event(EventOut, event.event, event.states) for event in found.events],
@@ -300,26 +274,11 @@ async def get_event(call: AnyCall, event_id: EventRef) -> EventWithContentOut:
 async def replay_event(call: AnyCall, event_id: EventRef, body: ReplayEventIn | None = None) -> ReplayedEventOut:
     """Deliver an event again to each of its recipients whose deliveries have ended; its dead letters are retried."""
     note = "" if body is None else body.note
-    done = await operations.replay_event(call.work, read_path_id(ids.read_event, event_id), note=note)
-    return ReplayedEventOut(added=done.added, revived=done.revived)
-
-
-@routes.post(
-    "/event/bulk-replay",
-    status_code=202,
-    operation_id="v1.event.bulk-replay",
-    summary="Replay events",
-)
-@requires(Permission.EVENT_REPLAY)
-async def start_replay(call: AnyCall, body: BulkReplayEventsIn) -> BulkJobOut:
-    """Replay the matching events that are stored by now, in the background; each as a single replay does."""
-    try:
-        task = await bulk_jobs.replay_events(
-            call.work, _search_query(body), rate=body.rate, note=body.note, organization=call.work.organization
-        )
-    except InvalidValue as error:
-        raise _located(error, "body") from None
-    return show_job(bulk_jobs.progress_of(task))
+    name = ids.show(ids.EVENT, read_path_id(ids.read_event, event_id))
+    acted = await actions.replay(call.work, actions.ReplayEvents(ids=[name], note=note))
+    for skipped in acted.skipped:
+        raise skipped.error()
+    return ReplayedEventOut(added=acted.added, revived=acted.revived)
 
 
 class DeliveryQuery(msgspec.Struct, frozen=True):

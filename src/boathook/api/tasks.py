@@ -273,6 +273,8 @@ class BulkJobOut(Output):
     done: int
     total: int = Field(description="The number counted at the start; 0 if unknown.")
     added: int | None = Field(description="Deliveries added, if the job adds any.")
+    revived: int | None = Field(description="Dead letters that are pending again, if it replays events.")
+    routed: int | None = Field(description="Events that got a delivery, if the job routes events.")
     skipped: int
     error: str
     group: str | None = Field(description="The group of dead letters that it is about, if any.")

@@ -31,7 +31,7 @@ from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
 from boathook.service.caller import HOST
 from boathook.service.catalogue.operation import OpenWork, Operation
-from boathook.service.catalogue.selection import Acted, first_error, read_clock
+from boathook.service.catalogue.selection import first_error, read_clock
 from boathook.service.catalogue.stored_requests import Outcome, RequestsActed
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Field, Kind, fields_of
@@ -45,6 +45,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Out = TypeVar("Out", bound=msgspec.Struct)
 Follow = Callable[[AppContext, Any, datetime, int], Awaitable[Any]]
 """Waits for the results of what a command has changed: its input, since when, and how many."""
+Choose = Callable[[Mapping[str, Any], dict[str, Any]], tuple[Operation[Any, Any], dict[str, Any]]]
+"""Chooses the operation of a command by its own options and the values of the others; see `add_selection`."""
 
 
 def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: View | None = None) -> None:
@@ -90,6 +92,7 @@ def add_selection(
     more: Mapping[str, Any] | None = None,
     instead: Callable[[typer.Context, dict[str, Any]], bool] = lambda _ctx, _values: False,
     follow: Follow | None = None,
+    choose: Choose | None = None,
 ) -> None:
     """Add the command of an operation on many objects to a group.
 
@@ -104,19 +107,26 @@ def add_selection(
         more: options besides those of the fields.
         instead: is given these options, and all other values, first; whether it has done something else instead.
         follow: waits for the results of what was changed.
+        choose: is given these options, and all other values; returns the operation that they mean, and its values.
+            Without it, these options need the database.
     """
     extra = dict(more or {})
 
     def command(ctx: typer.Context, **values: Any) -> None:
         own = {option: values.pop(option) for option in extra}
-        if cli_context(ctx).is_remote and (needing := [option for option, value in own.items() if value]):
+        is_impossible = choose is None and cli_context(ctx).is_remote
+        if is_impossible and (needing := [option for option, value in own.items() if value]):
             raise UsageError(f"--{needing[0]} needs the database; leave it out, or run the command on the host")
         if instead(ctx, {**values, **own}):
             return
         as_json, yes = values.pop("as_json"), values.pop("yes")
-        run = _SelectionRun(operation, name, noun, yes, as_json, follow if _is_followed(own, as_json=as_json) else None)
-        with naming_options(operation):
-            is_well = run_async(run.act(ctx, _input(operation, values)))
+        target = operation
+        if choose is not None:
+            target, values = choose(own, values)
+        followed = follow if _is_followed(own, as_json=as_json) else None
+        run = _SelectionRun(target, target.name.partition(".")[2], noun, yes, as_json, followed)
+        with naming_options(target):
+            is_well = run_async(run.act(ctx, _input(target, values)))
         if not is_well:
             raise typer.Exit(1)
 
@@ -174,9 +184,9 @@ class _SelectionRun(msgspec.Struct, frozen=True):
                 input = await complete(work, input)
                 since = await read_clock(work.connection)
 
-            async def act_in_transaction(value: Any) -> Acted:
+            async def act_in_transaction(value: Any) -> Any:
                 async with self._open(opened) as work:
-                    return cast("Acted", await self.operation(work, value))
+                    return await self.operation(work, value)
 
             follow = None if self.follow is None else partial(self.follow, opened, input, since)
             drive = partial(self.operation.drive, partial(self._open, opened))
@@ -185,8 +195,8 @@ class _SelectionRun(msgspec.Struct, frozen=True):
     async def _act_with(
         self,
         input: Any,
-        act: Callable[[Any], Awaitable[Acted]],
-        drive: Callable[[Any], AsyncIterator[int]],
+        act: Callable[[Any], Awaitable[Any]],
+        drive: Callable[[Any], AsyncIterator[Any]],
         follow: Callable[[int], Awaitable[Any]] | None = None,
     ) -> bool:
         """Do so where *act* runs the operation, and *drive* runs it on many objects."""
@@ -195,44 +205,49 @@ class _SelectionRun(msgspec.Struct, frozen=True):
             raise error
         if pending := sum(item.code == "pending" for item in preview.skipped):
             hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
-        done = await self._change(input, preview, act, drive)
-        if done is not None:
-            self._say(f"{self.operation.says} {counted(done, self.noun)}")
-        outcome = await follow(done) if done and follow else None
+        acted = await self._change(input, preview, act, drive)
+        if acted is not None:
+            self._say(acted.describe(self.operation.says, self.noun))
+        for note in (acted or preview).hints():
+            hint(name_fields(note, naming_options(self.operation).label))
+        outcome = await follow(acted.done) if acted is not None and acted.done and follow else None
         if self.as_json:
-            fields = {"action": self.verb, "dry_run": input.dry_run, "matching": preview.matching, "done": done or 0}
+            result = preview if input.dry_run else acted or _nothing_done(preview)
+            fields = replace(result, matching=preview.matching).to_line(self.verb)
             output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
         return outcome is None or not outcome.dead
 
     async def _change(
         self,
         input: Any,
-        preview: Acted,
-        act: Callable[[Any], Awaitable[Acted]],
-        drive: Callable[[Any], AsyncIterator[int]],
-    ) -> int | None:
-        """Return how many were changed; None if that was not confirmed, or is a dry run."""
-        if preview.counts and not self.as_json and (input.dry_run or not input.ids):
-            output.print_table(_COUNTS, preview.counts)
+        preview: Any,
+        act: Callable[[Any], Awaitable[Any]],
+        drive: Callable[[Any], AsyncIterator[Any]],
+    ) -> Any:
+        """Return what was changed; None if that was not confirmed, or is a dry run."""
+        counts = getattr(preview, "counts", ())
+        if counts and not self.as_json and (input.dry_run or not input.ids):
+            output.print_table(_COUNTS, counts)
         for note in preview.notes:
             self._say(note)
         if not input.ids or input.dry_run:
-            if input.group is None:
-                self._say(counted(preview.matching, self.noun))
+            if getattr(input, "group", None) is None:
+                self._say(preview.count(self.noun))
             what = f"{self.verb} {counted(preview.matching, self.noun)}"
-            if not preview.matching or not confirm_selection(what, dry_run=input.dry_run, yes=self.yes):
+            is_empty = not preview.matching and getattr(preview, "is_exact", True)
+            if is_empty or not confirm_selection(what, dry_run=input.dry_run, yes=self.yes):
                 return None
         if input.ids:
             acted = await act(input)
             for item in acted.skipped:
                 if item.code != "pending":
                     hint(item.why)
-            return int(acted.done)
-        done = 0
+            return acted
+        acted = _nothing_done(preview)
         with Progress(self.verb, preview.matching) as report:
-            async for done in drive(input):
-                report(done)
-        return done
+            async for acted in drive(input):
+                report(acted.done)
+        return acted
 
     def _open(self, opened: AppContext) -> AbstractAsyncContextManager[UnitOfWork]:
         return opened.work(actor=actor(), caller=HOST)
@@ -373,6 +388,13 @@ _REQUEST_COUNTS: Final = (
     Column("from", lambda count: count.source or count.application),
     Column("cause", is_whole=True),
 )
+
+
+def _nothing_done(preview: Any) -> Any:
+    """Return the result of an operation that has done nothing of what it counted."""
+    return type(preview)(dry_run=False, matching=preview.matching)
+
+
 _COUNTS: Final = (
     Column("number"),
     Column("from", lambda count: count.source or count.application),
@@ -525,11 +547,12 @@ class naming_options:  # noqa: N801 - a context manager
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, InvalidValue):
-            error.args = (name_fields(str(error), self._label),)
+            error.args = (name_fields(str(error), self.label),)
             if error.where and (label := self._option(str(error.where[0]))):
                 raise UsageError(f"{label}: {error}") from error
 
-    def _label(self, name: str) -> str:
+    def label(self, name: str) -> str:
+        """Return the option or the argument of a field; the name itself if there is none."""
         return self._option(name) or name
 
     def _option(self, name: str) -> str:

@@ -1,8 +1,7 @@
 """Commands for events and deliveries: list, show, replay, retry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
-from uuid import UUID
 
 import typer
 from msgspec.structs import asdict, replace
@@ -10,37 +9,32 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, cli_context, err, open_database, out, run, run_with_database
-from boathook.cli.derived import add
+from boathook.cli.context import UsageError, out, run_with_database
+from boathook.cli.derived import add, add_selection, naming_options
 from boathook.cli.options import (
     FILTERS,
     After,
-    All,
     Application,
-    DryRun,
-    Ids,
     Json,
     Limit,
-    Note,
-    Rate,
     Since,
     Source,
     Type,
     Unhandled,
     Until,
-    Yes,
-    check_choice,
-    confirm_selection,
     with_options,
 )  # fmt: skip
-from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
+from boathook.cli.output import ID, RECIPIENT, STATE, Column, View, say
 from boathook.domain import ids
 from boathook.domain.model import State
-from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
-from boathook.service.catalogue import deliveries as actions
+from boathook.service.catalogue import deliveries as delivery_actions
+from boathook.service.catalogue import events as actions
+from boathook.service.catalogue.operation import Operation
 from boathook.service.database import Database
-from boathook.service.operating import listings, operations, search
+from boathook.service.fields import check
+from boathook.service.operating import listings, search
+from boathook.service.operating.event_query import UNHANDLED, EventQuery
 from boathook.service.operating.listings import (
     AttemptDetail,
     ChainLink,
@@ -50,7 +44,6 @@ from boathook.service.operating.listings import (
     ListFilter,
     StoredRequest,
 )
-from boathook.service.operating.search import SearchQuery
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
 deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")
@@ -61,8 +54,8 @@ PayloadText = Annotated[str | None, typer.Option("--text", help="Only with this 
 Where = Annotated[
     str | None, typer.Option(metavar="PATH=VALUE", help="Only with this value in the JSON payload, by dotted path.")
 ]
-RunName = Annotated[str | None, typer.Option("--run", help="Name of this run; a run replays each event once.")]
-Route = Annotated[bool, typer.Option("--route", help="Add deliveries for current handlers that never had one.")]
+Words = Annotated[str | None, typer.Option("--search", help="Only with this id, key, text or value.")]
+Route = Annotated[bool, typer.Option("--route", help="Route them with the current handlers, as `events route`.")]
 To = Annotated[str | None, typer.Option(metavar="HANDLER", help="With --route: to this handler only.")]
 PROOF: Final = Column("proof", lambda row: output.grade(row.grade))
 ITEM: Final = Column("item", "item_path", is_optional=True)
@@ -94,10 +87,7 @@ _DELIVERIES: Final = View(
         PROOF,
     )
 )
-_LEFT: Final = (
-    "{} skipped: a dead letter was purged (--to HANDLER routes it anyway), or an older boathook stored the event as a"
-    " batch"
-)
+_BOTH: Final = "give --unhandled or --state, not both: an unhandled event has no deliveries"
 _ATTEMPT_FIELDS: Final = (
     "number",
     "outcome",
@@ -120,31 +110,33 @@ _REQUEST_FIELDS: Final = ("url", "status", "duration_ms", "request_headers", "re
 def list_events(
     ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None, since: Since = None,
     until: Until = None, unhandled: Unhandled = False, state: DeliveryState = None, key: Key = None,
-    text: PayloadText = None, where: Where = None, limit: Limit = 50, after: After = None, as_json: Json = False,
+    text: PayloadText = None, where: Where = None, words: Words = None, limit: Limit = 50, after: After = None,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """List events, newest first."""
     if unhandled and state is not None:
-        raise UsageError("give --unhandled or --state, not both: an unhandled event has no deliveries")
-    query = SearchQuery(
-        source=source or "", application=application or "", type=type or "", since=since, until=until,
-        state=search.UNHANDLED if unhandled else str(state or ""), key=key or "", text=text or "", where=where or "",
+        raise UsageError(_BOTH)
+    query = EventQuery(
+        source=source, application=application, type=type, since=since, until=until,
+        state=UNHANDLED if unhandled else state and str(state), key=key, text=text, where=where, words=words,
     )  # fmt: skip
-    search.check(query)
 
     async def read(database: Database) -> None:
         start = None if after is None else (await id_prefixes.find_ids(database, ids.EVENT, [after]))[0]
-        whole = await id_prefixes.complete(database, ids.APPLICATION, query.application)
+        whole = replace(query, application=application and await id_prefixes.complete(
+            database, ids.APPLICATION, application
+        ))  # fmt: skip
         found = output.pages(
-            lambda below, limit: search.list_events(
-                database, replace(query, application=whole, below=below), limit=limit
-            ),
+            lambda below, limit: search.list_events(database, whole, limit=limit, below=below),
             start,
             limit,
             lambda row: ids.read_event(row.id),
         )
         await _EVENTS.print_pages(found, limit=limit, as_json=as_json)
 
-    run_with_database(ctx, read)
+    with naming_options(actions.replay):
+        check(query)
+        run_with_database(ctx, read)
 
 
 @events.command("show", epilog=example("boathook events show evt_01h455vb4pex5vsknk084sn02q4"))
@@ -167,83 +159,33 @@ def show_event(
     output.print_table(_DELIVERIES.columns, found.deliveries)
 
 
-@events.command("replay", epilog=example(
-    "boathook events replay evt_01h455vb4pex5vsknk084sn02q4",
-    "boathook events replay --source stripe --since 1d --rate 50 --run after-the-fix --yes",
-    "boathook events replay --route --unhandled --since 7d",
-    "boathook events replay --route --to handler:invoice --since 7d --dry-run",
-))  # fmt: skip
-def replay_events(
-    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
-    since: Since = None, until: Until = None, unhandled: Unhandled = False, everything: All = False, rate: Rate = None,
-    run_name: RunName = None, route: Route = False, to: To = None, note: Note = None,
-    dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
-) -> None:  # fmt: skip
-    """
-    Replay events: finished deliveries get a new delivery, dead letters are retried.
-
-    Pending and leased deliveries are not changed. With --route, events are routed with the current handlers instead:
-    each matching handler without a delivery of the event gets one. Repeating this adds nothing.
-    """
-    wanted = ListFilter(
-        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled
-    )
-    check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
-    if to is not None and not route:
-        raise UsageError("--to needs --route; a replay uses the existing recipients")
-    if route and run_name is not None:
+def _choose(own: Mapping[str, Any], values: dict[str, Any]) -> tuple[Operation[Any, Any], dict[str, Any]]:
+    """Return the operation of ``events replay``, which with --route is that of ``events route``, and its values."""
+    values = _with_unhandled(own, values)
+    if not own["route"]:
+        if own["to"] is not None:
+            raise UsageError("--to needs --route; a replay uses the existing recipients")
+        return actions.replay, values
+    if values.pop("run") is not None:
         raise UsageError("--run cannot be used with --route, which never adds a delivery twice")
-    if note is not None and run_name is not None:
-        raise UsageError("give --run or --note, not both: the run's name is the note")
-
-    async def work() -> None:
-        async with open_database(cli_context(ctx).settings()) as database:
-            named = await id_prefixes.find_ids(database, ids.EVENT, chosen or [])
-            matching = await id_prefixes.complete_filter(database, ids.EVENT, wanted)
-            number = len(named) if named else await operations.count_events(database, matching)
-            # A dry run of a routing routes too, and then rolls back.
-            if not (route and dry_run) and (not named or dry_run):
-                (hint if as_json else say)(counted(number, "event"))
-                verb = "route" if route else "replay"
-                if number == 0 or not confirm_selection(f"{verb} {counted(number, 'event')}", dry_run=dry_run, yes=yes):
-                    if as_json:
-                        output.print_json({"dry_run": dry_run, "matching": number, "events": 0})
-                    return
-            with Progress("routing" if route else "replaying", number) as report:
-                if not route:
-                    done = await operations.replay_events(
-                        database, named or matching, action(run_name or note), rate=rate, is_once=run_name is not None,
-                        report=report,
-                    )  # fmt: skip
-                    said = f"{counted(done.added, 'delivery')} added, {counted(done.revived, 'dead letter')} retried"
-                    fields = {"dry_run": False, "matching": number, **asdict(done)}
-                    output.print_done(fields, f"replayed {counted(done.events, 'event')}: {said}", as_json=as_json)
-                    if len(named) == done.events == 1 and not done.added and not done.revived:
-                        await _explain_no_replay(database, named[0])
-                    return
-                routed = await operations.route_events(
-                    database, named or matching, action(note), to=to, rate=rate, is_dry_run=dry_run, report=report
-                )
-        added = f"{counted(routed.added, 'delivery')} {'would be added' if dry_run else 'added'}"
-        message = f"{counted(routed.events, 'event')}, {routed.routed} routed: {added}"
-        output.print_done({"dry_run": dry_run, "matching": number, **asdict(routed)}, message, as_json=as_json)
-        if routed.left:
-            err.print(_LEFT.format(routed.left), soft_wrap=True)
-
-    run(work())
+    return actions.route, values | {"to": own["to"]}
 
 
-async def _explain_no_replay(database: Database, event_id: UUID) -> None:
-    """Say why a replay changed nothing: deliveries are pending, or there were no recipients."""
-    found = await listings.get_event(database, event_id)
-    pending = [delivery for delivery in found.deliveries if delivery.state in {State.PENDING, State.LEASED}]
-    if pending:
-        due = [max(one.due_at, one.paused_until or one.due_at) for one in pending if one.due_at is not None]
-        paused = " (paused)" if any(one.paused_until for one in pending) else ""
-        when = f"; the next attempt is due at {output.timestamp(min(due))}{paused}" if due else ""
-        hint(f"{counted(len(pending), 'delivery')} still pending{when}, or now by `boathook deliveries retry`")
-    elif not found.deliveries:
-        hint("it has no recipients; --route adds deliveries for current handlers")
+def _choose_route(own: Mapping[str, Any], values: dict[str, Any]) -> tuple[Operation[Any, Any], dict[str, Any]]:
+    return actions.route, _with_unhandled(own, values)
+
+
+def _with_unhandled(own: Mapping[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    if own["unhandled"] and values["state"] is not None:
+        raise UsageError(_BOTH)
+    return values | {"state": UNHANDLED} if own["unhandled"] else values
+
+
+add_selection(
+    events, actions.replay, "replay", "event", choose=_choose,
+    more={"unhandled": (Unhandled, False), "route": (Route, False), "to": (To, None)},
+)  # fmt: skip
+add_selection(events, actions.route, "route", "event", choose=_choose_route, more={"unhandled": (Unhandled, False)})
 
 
 @deliveries.command("list", epilog=example("boathook deliveries list --state pending --source github"))
@@ -323,8 +265,8 @@ def _print_chain(chain: Sequence[ChainLink], first: StoredRequest | None) -> Non
         output.print_request(first.headers, first.body)
 
 
-add(deliveries, actions.retry, "retry")
-add(deliveries, actions.replay, "replay")
+add(deliveries, delivery_actions.retry, "retry")
+add(deliveries, delivery_actions.replay, "replay")
 
 
 def _print_event(row: EventRow) -> None:

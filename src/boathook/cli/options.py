@@ -51,8 +51,6 @@ Limit = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Maximum rows
 After = Annotated[str | None, typer.Option(help="Continue after this id, or its beginning.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Note = Annotated[str | None, typer.Option(help="Reason for the audit log.")]
-Rate = Annotated[float | None, typer.Option(help="Maximum per second.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 All = Annotated[bool, typer.Option("--all", help="Select all.")]
 Ids = Annotated[

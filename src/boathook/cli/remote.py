@@ -196,8 +196,8 @@ class RemoteRunner:
             return operation.result(**{name: getattr(value, name) for name in shared})
         return await self._ask(operation.http.method, target, body, operation.result)
 
-    async def drive(self, operation: Operation[Any, Any], value: Any) -> AsyncIterator[int]:
-        """Act on many objects by a job of the server; yield how many are done until it has ended.
+    async def drive(self, operation: Operation[Any, Any], value: Any) -> AsyncIterator[Any]:
+        """Act on many objects by a job of the server; yield what is done until it has ended.
 
         Raises:
             RemoteError: as `act`, or the job was stopped or failed.
@@ -205,7 +205,7 @@ class RemoteRunner:
         job_id = (await self.act(operation, value)).job
         if job_id is not None:
             async for job in self.follow(job_id):
-                yield job.done
+                yield job.result_of(operation)
 
     async def follow(self, job_id: str) -> AsyncIterator["Job"]:
         """Yield the progress of a job of the server until it has ended. Raises RemoteError as `drive` does."""
@@ -270,7 +270,9 @@ def _is_whole(prefix: str, word: str) -> bool:
             read_range(prefix, word.removesuffix("_"))
             return False
         return True
-    if not word.startswith(f"{prefix}_"):
+    if prefix == ids.EVENT and word.startswith(f"{ids.MESSAGE}_"):
+        prefix = ids.MESSAGE
+    elif prefix != ids.EVENT and not word.startswith(f"{prefix}_"):
         return True
     first, last = read_range(prefix, word)
     return first == last
@@ -283,6 +285,18 @@ class Job(msgspec.Struct, frozen=True):
     done: int
     skipped: int
     error: str
+    added: int | None = None
+    revived: int | None = None
+    routed: int | None = None
+
+    def result_of(self, operation: Operation[Any, Any]) -> Any:
+        """Return what it has done as a result of its operation."""
+        numbers = {"done": self.done, "added": self.added, "revived": self.revived, "routed": self.routed}
+        own = {field.name for field in operation.result_fields}
+        counts = {name: number for name, number in (numbers | {"left": self.skipped}).items() if number is not None}
+        return operation.result(
+            dry_run=False, matching=self.done, **{name: number for name, number in counts.items() if name in own}
+        )
 
 
 class _Problem(msgspec.Struct, frozen=True):

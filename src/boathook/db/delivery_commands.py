@@ -18,7 +18,7 @@ from boathook.db.due_notifier import notify_due
 from boathook.db.endpoints import probe
 from boathook.db.ordering import unblock
 from boathook.db.queries import listings
-from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
+from boathook.db.queries.listings import ListFilter, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.due import due_recipients
@@ -396,24 +396,6 @@ async def read_outcomes(
     return ReplayOutcomes(**dict(counts))
 
 
-async def count_events(database: Database | Connection, filters: ListFilter, *, limit: int | None = None) -> int:
-    """Count the events that match *filters*, up to *limit*."""
-    number: int = await database.fetchval(
-        choose_event_table(SQL["count_events"], filters), *_event_arguments(filters), limit
-    )
-    return number
-
-
-async def page_events(
-    database: Database | Connection, filters: ListFilter, *, after: UUID | None, limit: int
-) -> list[UUID]:
-    """Return the next ids of the events that match *filters*, oldest first."""
-    rows = await database.fetch(
-        choose_event_table(SQL["page_events"], filters), *_event_arguments(filters), after, limit
-    )
-    return [row["id"] for row in rows]
-
-
 async def mark_rejection_accepted(
     connection: Connection, rejection_id: UUID, event_id: UUID, action: AuditContext
 ) -> None:
@@ -505,12 +487,6 @@ async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: A
     rows = await connection.fetch(SQL["list_done"], REPLAY_EVENT, list(names), action.note)
     replayed_names = {row["subject"] for row in rows}
     return [event_id for name, event_id in names.items() if name not in replayed_names]
-
-
-def _event_arguments(filters: ListFilter) -> tuple[object, ...]:
-    since = None if filters.since is None else ids.first_of(filters.since)
-    until = None if filters.until is None else ids.first_of(filters.until)
-    return filters.source, filters.application, like_pattern(filters.type), since, until
 
 
 def _columns(rows: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:

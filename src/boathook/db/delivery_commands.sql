@@ -250,23 +250,6 @@ made as (
 )
 select recipient, order_key, is_gone, takes, is_open, (select ordinal from made) as made from standing
 
--- name: page_events
--- Reads the next events of a selection, oldest first.
-select e.id
-from boathook.event e
-where {selected_event}
-    and ($6::uuid is null or e.id > $6)
-order by e.id
-limit $7
-
--- name: count_events
--- Counts the events of a selection, up to $6 unless it is null.
-select count(*) from (
-    select from boathook.event e
-    where {selected_event}
-    limit $6::bigint
-) as those
-
 -- name: mark_rejection
 -- Records which event a rejected request became, unless it has already become one.
 update boathook.rejection set event_id = $2 where id = $1 and event_id is null

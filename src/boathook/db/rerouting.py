@@ -76,8 +76,8 @@ class _Candidate(msgspec.Struct, frozen=True):
     reads_body: bool
 
 
-async def reroute_events(
-    database: Database,
+async def reroute_events_in(
+    connection: Connection,
     event_ids: Sequence[UUID],
     action: AuditContext,
     *,
@@ -91,6 +91,10 @@ async def reroute_events(
     Each item of a batch is routed separately. A repeated call adds nothing.
 
     Args:
+        connection: the caller's transaction.
+        event_ids: the events.
+        action: the actor and note for the audit.
+        pace: when the deliveries are due.
         to: the name of the only handler; None: all handlers.
         type: a pattern for the event's type, or for the item's type; None routes every item.
         is_dry_run: roll back, so that only the numbers are returned.
@@ -101,23 +105,22 @@ async def reroute_events(
     """
     rerouted = RerouteResult()
     with contextlib.suppress(_Rollback):
-        async with database.transaction() as connection:
-            rerouted = await reroute_events_in(connection, event_ids, action, pace=pace, to=to, type=type)
+        async with connection.transaction():
+            rerouted = await _reroute(connection, event_ids, action, pace, to=to, type=type)
             if is_dry_run:
                 raise _Rollback
     return rerouted
 
 
-async def reroute_events_in(
+async def _reroute(
     connection: Connection,
     event_ids: Sequence[UUID],
     action: AuditContext,
-    *,
     pace: ReplaySchedule,
-    to: str | None = None,
-    type: str | None = None,
+    *,
+    to: str | None,
+    type: str | None,
 ) -> RerouteResult:
-    """Run `reroute_events` in the caller's transaction."""
     await connection.execute(delivery_commands.SQL["lock_replays"], list(event_ids))
     router = await _read_router(connection, to)
     rows = await connection.fetch(SQL["read_routable"], list(event_ids), DEFAULT_ORGANIZATION)

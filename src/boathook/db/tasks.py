@@ -98,7 +98,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replay_note(self) -> str:
-        """The audit note of each replay by the task; it names the task."""
+        """The audit note of each replay by the task; it names the task, or the run whose events are replayed once."""
+        if self.request.get("run") is not None:
+            return str(self.request["run"])
         note = self.request.get("note")
         return f"{self.shown_id}: {note}" if note else f"task {self.shown_id}"
 

@@ -41,8 +41,6 @@ _PURGED: Final = 200
 STEP: Final = 500
 MAX_PER_STEP: Final = 2_000
 """Upper bound of a bulk operation's step, however high its rate is."""
-_SCANNED: Final = 200
-"""Events of a step whose contents are compared; there are more steps then, none of them long."""
 _AHEAD: Final = timedelta(minutes=10)
 _PAUSE: Final = timedelta(seconds=30)
 _MAX_AGE: Final = timedelta(days=1)
@@ -312,65 +310,47 @@ def _dead_filter(task: Task) -> ListFilter:
 
 
 async def _replay_events(connection: Connection, task: Task, now: datetime) -> StepResult:
-    filters = _filter(task)
-    event_ids, last = await _next_events(connection, task, filters)
-    replayed = await delivery_commands.replay_events_in(
-        connection, event_ids, _replay(task), pace=_pace(task, now), type=filters.type
+    event_filter = EventFilter.of_request(task.request, task.created_at)
+    event_ids, last = await event_search.select_next(
+        connection, event_filter, after=_after(task), limit=_batch_size(task)
     )
-    counted = {"done": replayed.events, "added": replayed.added, "revived": replayed.revived}
-    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
+    is_once = task.request.get("run") is not None
+    result = await delivery_commands.replay_events_in(
+        connection, event_ids, _replay(task), pace=_pace(task, now), type=event_filter.type, is_once=is_once
+    )
+    data = _add(task, {"done": result.events, "added": result.added, "revived": result.revived})
     if last is None:
         return StepResult(data, None)
-    return StepResult(data, _later(task, now, replayed.added + replayed.revived) | {"after": str(last)})
-
-
-async def _next_events(connection: Connection, task: Task, filters: ListFilter) -> tuple[list[UUID], UUID | None]:
-    """Return the next events to replay, oldest first, and the last one looked at; None at the end."""
-    after = UUID(task.place["after"]) if "after" in task.place else None
-    step = _batch_size(task)
-    matching = task.request.get("matching")
-    limit = step if matching is None else _SCANNED
-    event_ids = await delivery_commands.page_events(connection, filters, after=after, limit=limit)
-    selected = event_ids
-    if matching is not None:
-        selected = await event_search.select_matching(connection, event_ids, EventFilter.of_selection(matching))
-        if len(selected) > step:
-            return selected[:step], selected[step - 1]
-    return selected, event_ids[-1] if len(event_ids) == limit else None
+    return StepResult(data, _later(task, now, result.added + result.revived) | {"after": str(last)})
 
 
 async def _route_events(connection: Connection, task: Task, now: datetime) -> StepResult:
-    to, filters = task.request.get("to"), _filter(task)
+    to = task.request.get("to")
     is_new = task.request.get("is_first") and now - task.created_at < _MAX_AGE
     if is_new and not await is_registered(connection, str(to)):
         # An older release may keep the handler unregistered while both are deployed.
         return StepResult(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
-    after = UUID(task.place["after"]) if "after" in task.place else None
-    event_ids = await delivery_commands.page_events(connection, filters, after=after, limit=_batch_size(task))
-    pace = _pace(task, now)
-    rerouted = await rerouting.reroute_events_in(
-        connection, event_ids, _action(task), pace=pace, to=to, type=filters.type
-    )
-    counted = {"done": rerouted.events, "added": rerouted.added, "left": rerouted.left}
-    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
-    if len(event_ids) < _batch_size(task):
-        return StepResult(data, None)
-    return StepResult(data, _later(task, now, rerouted.added) | {"after": str(event_ids[-1])})
-
-
-def _filter(task: Task) -> ListFilter:
-    request = task.request
     # Rerouting adds nothing twice, so it may include events of gateways whose clocks are ahead of the server's.
-    latest = task.created_at + (_AHEAD if task.kind is TaskOperation.ROUTE_EVENTS else timedelta(0))
-    since, until = (request.get(name) and datetime.fromisoformat(request[name]) for name in ("since", "until"))
-    return ListFilter(
-        source=request.get("source"),
-        application=request.get("application"),
-        type=request.get("type"),
-        since=since,
-        until=min(until or latest, latest),
-        is_unhandled=bool(request.get("is_unhandled")),
+    event_filter = EventFilter.of_request(task.request, task.created_at + _AHEAD)
+    event_ids, last = await event_search.select_next(
+        connection, event_filter, after=_after(task), limit=_batch_size(task)
     )
+    pace = _pace(task, now)
+    result = await rerouting.reroute_events_in(
+        connection, event_ids, _action(task), pace=pace, to=to, type=event_filter.type
+    )
+    data = _add(task, {"done": result.events, "routed": result.routed, "added": result.added, "left": result.left})
+    if last is None:
+        return StepResult(data, None)
+    return StepResult(data, _later(task, now, result.added) | {"after": str(last)})
+
+
+def _after(task: Task) -> UUID | None:
+    return UUID(task.place["after"]) if "after" in task.place else None
+
+
+def _add(task: Task, numbers: Mapping[str, int]) -> dict[str, int]:
+    return {name: task.data.get(name, 0) + number for name, number in numbers.items()}
 
 
 def _action(task: Task) -> AuditContext:

@@ -82,6 +82,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The placeholder of the option's value."""
     prefix: str = ""
     """The prefix of the ids that are its values; of applications, endpoints and messages, a uid is a value, too."""
+    accepts_names: bool = False
+    """Whether any other name is a value too, besides the ids with the prefix and uids."""
     section: str = ""
     """The section of a form."""
     is_duration: bool = False
@@ -378,10 +380,12 @@ def check_text(rule: Rule, text: str) -> str:
         raise ValueError(f"write one of {', '.join(rule.choices)}")
     if rule.pattern and not re.fullmatch(rule.pattern, text):
         raise ValueError(f"write {rule.form or f'a text that matches {rule.pattern}'}")
-    if rule.prefix in _WITH_UID and parse_reference(rule.prefix, text) is None:
+    if rule.prefix in _WITH_UID and not rule.accepts_names and parse_reference(rule.prefix, text) is None:
         raise ValueError(f"write an id such as {rule.prefix}_01h455vb4pex5vsknk084sn02q4, or a uid")
     if rule.prefix == ids.DELIVERY:
         ids.read_delivery(text)
+    elif rule.prefix == ids.EVENT:
+        ids.read_event(text)
     elif rule.prefix and rule.prefix not in _WITH_UID:
         ids.read(rule.prefix, text)
     return text

@@ -42,6 +42,8 @@ async def complete(
     """Return the whole id that *reference* begins; a uid, which never begins like an id, or an imported id as it is."""
     if prefix == ids.DELIVERY:
         return ids.show_delivery(*await _find_delivery(database, reference, organization))
+    if prefix == ids.EVENT:
+        return ids.show(ids.EVENT, await _find_id(database, prefix, reference, organization))
     if not reference.startswith(f"{prefix}_") or is_imported_id(prefix, reference):
         return reference
     return ids.show(prefix, await _find_id(database, prefix, reference, organization))

@@ -21,8 +21,9 @@ from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.verification import Verified
 from boathook.ingest.sources import configured_spec
-from boathook.service.operating import listings
-from boathook.service.operating.listings import DeliveryDetail, EventDetail, ListFilter
+from boathook.service.operating import listings, search
+from boathook.service.operating.event_query import EventQuery
+from boathook.service.operating.listings import DeliveryDetail, EventDetail
 from boathook.service.receiving.source_trial import sample_request, send_request, sign_request
 from boathook.service.unit_of_work import new_id
 from boathook.testing.events import choose_body
@@ -220,9 +221,7 @@ class BoathookServer:
             type: Only those whose type matches this pattern; ``*`` matches any characters.
             since: Only those since this time.
         """
-        return self._call(
-            self._published(ListFilter(application=application, type=type, since=since, limit=_MAX_MESSAGES))
-        )
+        return self._call(self._published(EventQuery(application=application, type=type, since=since)))
 
     def _resolve(self, source: str) -> ResolvedSource:
         self.settings.source(source)
@@ -245,7 +244,7 @@ class BoathookServer:
             raise NotFound(f"the request to {source} was answered as a handshake, not an event")
         deadline = time.monotonic() + timeout_s
         while True:
-            for row in await listings.list_events(database, ListFilter(source=source, limit=_MAX_MESSAGES)):
+            for row in await search.list_events(database, EventQuery(source=source), limit=_MAX_MESSAGES):
                 if row.dedup_key == verified.dedup_key:
                     return ids.read_event(row.id)
             if time.monotonic() > deadline:
@@ -287,9 +286,9 @@ class BoathookServer:
         recipients = handlers or 'there are none: set `boathook_app = "module:attribute"` for pytest, or server.app'
         return f"no handler takes {event.row.type!r} of {event.row.source}; {recipients}"
 
-    async def _published(self, filter_: ListFilter) -> list[PublishedMessage]:
+    async def _published(self, query: EventQuery) -> list[PublishedMessage]:
         database = await self._open()
-        rows = [row for row in await listings.list_events(database, filter_) if row.source is None]
+        rows = [row for row in await search.list_events(database, query, limit=_MAX_MESSAGES) if row.source is None]
         return [await _read_message(database, row) for row in reversed(rows)]
 
 

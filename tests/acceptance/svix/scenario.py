@@ -228,6 +228,7 @@ NO_CLIENT_CALLS: Final = {
     "GET /api/v1/event/{event_id}": "see above",
     "POST /api/v1/event/{event_id}/replay": "see above",
     "POST /api/v1/event/bulk-replay": "see above",
+    "POST /api/v1/event/bulk-route": "see above",
     "GET /api/v1/delivery": "see above",
     "GET /api/v1/delivery/{delivery_id}": "see above",
     "GET /api/v1/bulk-job": "see above",

@@ -59,7 +59,7 @@ class ApiObjects:
             "delivery_id": f"{message.replace('msg_', 'dlv_')}_0",
             "rejection_id": message.replace("msg_", "rej_"),
             "conflict_id": message.replace("msg_", "cfl_"),
-            "job_id": self.api.post("/event/bulk-replay", {"type": "none"}, expect=202)["id"],
+            "job_id": self.api.post("/event/bulk-replay", {"type": "none"}, expect=202)["job"],
         }
         self.operational = operational["id"]
 

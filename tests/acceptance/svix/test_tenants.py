@@ -108,6 +108,7 @@ DEPLOYMENT = frozenset({
     "DELETE /source/{source}/secret/{secret}",
     "POST /source/{source}/handshake-secret",
     "DELETE /source/{source}/handshake-secret",
+    "POST /event/bulk-route",
 })  # fmt: skip
 """For tokens of operators only, so for none of these tenants'."""
 APPLICATION = frozenset({
@@ -190,6 +191,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /key": lambda: {"name": "stranger"},
     "POST /conflict/{conflict_id}/accept": lambda: {"note": "stranger"},
     "POST /event/bulk-replay": lambda: {"type": "*"},
+    "POST /event/bulk-route": lambda: {"type": "*"},
 }
 """What a foreign token sends; operations that are not here are asked without a body."""
 
@@ -265,7 +267,7 @@ class TenantObjects:
         until(lambda: self.api.get(f"/background-task/{self.task}")["status"] != "running")
         operational = {"url": f"http://127.0.0.1:61999/{MARK}", "description": MARK, "disabled": True}
         self.operational = self.api.post("/operational-webhook/endpoint", operational, expect=201)["id"]
-        self.job = self.api.post("/event/bulk-replay", {"source": "nobody", "note": MARK}, expect=202)["id"]
+        self.job = self.api.post("/event/bulk-replay", {"source": "nobody", "note": MARK}, expect=202)["job"]
         until(lambda: self.api.get(f"/bulk-job/{self.job}")["state"] != "running")
         self.conflict = self._add_conflict()
         self.secret = self.app.secret(self.endpoint)

@@ -41,6 +41,8 @@ _MAX_BYTES: Final = 2 << 20
 _MAX_BODIES: Final = 500
 MAX_SEARCHED_BODY: Final = 8 << 20
 """Size in bytes of the largest body that is searched for a text."""
+_SCANNED: Final = 200
+"""Events of a step of a bulk operation whose contents are compared; there are more steps then, none of them long."""
 _MAX_APPLICATIONS: Final = 2_000
 _OPEN: Final = frozenset({State.PENDING, State.LEASED, State.DEAD})
 _BATCH: Final = "batch"
@@ -98,6 +100,30 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
             state=state,
             content=ContentFilter.from_json(value["content"]),
             organization=value.get("organization"),
+        )
+
+    def to_request(self) -> dict[str, Any]:
+        """Return the filter as the request of a task stores it; `of_request` reads it again."""
+        spans = {name: value and value.isoformat() for name, value in (("since", self.since), ("until", self.until))}
+        plain = {"source": self.source, "application": self.application, "type": self.type, **spans}
+        matching = {"matching": self.selection()} if self.is_scanned else {}
+        return {**plain, "is_unhandled": self.is_unhandled, **matching}
+
+    @classmethod
+    def of_request(cls, request: Mapping[str, Any], latest: datetime) -> "EventFilter":
+        """Return the filter in the request of a task, of events accepted before *latest*; what it lacks is not set."""
+        since, until = (
+            datetime.fromisoformat(request[name]) if request.get(name) else None for name in ("since", "until")
+        )
+        matching = request.get("matching")
+        return msgspec.structs.replace(
+            cls() if matching is None else cls.of_selection(matching),
+            source=request.get("source"),
+            application=request.get("application"),
+            type=request.get("type"),
+            since=since,
+            until=min(until or latest, latest),
+            is_unhandled=bool(request.get("is_unhandled")),
         )
 
     def bounds(self) -> tuple[UUID, UUID]:
@@ -245,6 +271,41 @@ async def search(
     )
 
 
+async def count_events(database: Database | Connection, event_filter: EventFilter, *, limit: int | None = None) -> int:
+    """Count the events of a filter that need no look at each one, up to *limit*."""
+    assert not event_filter.is_scanned, "use `search`"
+    number: int = await database.fetchval(
+        _choose_table(SQL["count_events"], event_filter), *_arguments(event_filter), limit
+    )
+    return number
+
+
+async def page_events(
+    database: Database | Connection, event_filter: EventFilter, *, after: UUID | None, limit: int
+) -> list[UUID]:
+    """Return the next ids of events, oldest first, by the part of a filter that needs no look at each event."""
+    sql = _choose_table(SQL["page_events"], event_filter)
+    return [row["id"] for row in await database.fetch(sql, *_arguments(event_filter), after, limit)]
+
+
+async def select_next(
+    connection: Connection, event_filter: EventFilter, *, after: UUID | None, limit: int
+) -> tuple[list[UUID], UUID | None]:
+    """Return up to *limit* of the next events that match a filter, oldest first.
+
+    Returns:
+        The events, which may be fewer although there are more, and the last one looked at; None at the end.
+    """
+    step = _SCANNED if event_filter.is_scanned else limit
+    looked_at = await page_events(connection, event_filter, after=after, limit=step)
+    event_ids = looked_at
+    if event_filter.is_scanned:
+        event_ids = await select_matching(connection, looked_at, event_filter)
+        if len(event_ids) > limit:
+            return event_ids[:limit], event_ids[limit - 1]
+    return event_ids, looked_at[-1] if len(looked_at) == step else None
+
+
 async def select_matching(connection: Connection, event_ids: Sequence[UUID], event_filter: EventFilter) -> list[UUID]:
     """Return which of these events have a filter's key, state, content and organization, in the same order."""
     rows = await connection.fetch(
@@ -270,7 +331,9 @@ async def find_keys(database: Database | Connection, keys: Sequence[UUID]) -> li
     return [DedupKeyMatch(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
 
 
-async def find_messages(database: Database, key: str, application: str | None = None) -> list[DedupKeyMatch]:
+async def find_messages(
+    database: Database | Connection, key: str, application: str | None = None
+) -> list[DedupKeyMatch]:
     """Return the messages with this publisher id, of one application or of the newest two thousand."""
     key_bytes = key.encode("utf-8", "surrogatepass")
     rows = await database.fetch(SQL["find_message_keys"], application, key_bytes, _MAX_APPLICATIONS)
@@ -306,6 +369,21 @@ def _statement(event_filter: EventFilter) -> str:
     standing = SQL["stand_so"] if walk == "walk_application" else "and ($8::text is null or true)"
     parts = {"{walk}": SQL[walk], "{events}": events, "{standing}": standing}
     return reduce(lambda sql, part: sql.replace(*part), parts.items(), SQL["take_step"])
+
+
+_EVENTS: Final = "from boathook.event e\n"
+_UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u.event_id\n"
+
+
+def _choose_table(sql: str, event_filter: EventFilter) -> str:
+    """Return a statement over events that reads only the table that *event_filter* needs."""
+    return sql.replace(_EVENTS, _UNHANDLED) if event_filter.is_unhandled else sql
+
+
+def _arguments(event_filter: EventFilter) -> tuple[object, ...]:
+    since = None if event_filter.since is None else ids.first_of(event_filter.since)
+    until = None if event_filter.until is None else ids.first_of(event_filter.until)
+    return event_filter.source, event_filter.application, like_pattern(event_filter.type), since, until
 
 
 def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[tuple[list[UUID], bool]]:

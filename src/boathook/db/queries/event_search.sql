@@ -90,6 +90,23 @@ where e.id = any ($1::uuid[])
     and ($4::text is null or {organization} = $4)
 order by e.id
 
+-- name: page_events
+-- Reads the next events of a selection, oldest first.
+select e.id
+from boathook.event e
+where {selected_event}
+    and ($6::uuid is null or e.id > $6)
+order by e.id
+limit $7
+
+-- name: count_events
+-- Counts the events of a selection, up to $6 unless it is null.
+select count(*) from (
+    select from boathook.event e
+    where {selected_event}
+    limit $6::bigint
+) as those
+
 -- name: list_types
 -- Lists types that contain $1, ignoring case: names of the catalog and types of the newest events.
 select type

@@ -27,7 +27,10 @@ _AFTER_LAST: Final = MAX_DELIVERIES + 1
 
 
 class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filters a list; None matches everything."""
+    """Filters a list of deliveries, dead letters, rejections, conflicts or actions; None matches everything.
+
+    Events are selected by `event_search.EventFilter`.
+    """
 
     source: str | None = None
     application: str | None = None
@@ -43,8 +46,6 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Inclusive. For dead letters the time of death, otherwise the time of acceptance or rejection."""
     until: datetime | None = None
     """Exclusive."""
-    is_unhandled: bool = False
-    """For events: only those of sources that no handler matched."""
     after: str | None = None
     """The id of the last row of the previous page."""
     limit: int = 50
@@ -195,15 +196,6 @@ class StoredRequest(msgspec.Struct, frozen=True):
 
     headers: Mapping[str, str]
     body: bytes
-
-
-async def list_events(database: Database, filters: ListFilter) -> list[EventRow]:
-    """Return events, newest first."""
-    rows = await database.fetch(
-        choose_event_table(SQL["list_events"], filters), filters.source, filters.application,
-        like_pattern(filters.type), *_id_range(filters), _after(ids.EVENT, filters), filters.limit,
-    )  # fmt: skip
-    return [event_row(row) for row in rows]
 
 
 async def get_event(database: Database | Connection, event_id: UUID) -> tuple[EventRow, StoredRequest]:
@@ -444,15 +436,6 @@ def like_pattern(pattern: str | None) -> str | None:
     for special in "\\%_":
         pattern = pattern.replace(special, f"\\{special}")
     return pattern.replace("*", "%")
-
-
-_EVENTS: Final = "from boathook.event e\n"
-_UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u.event_id\n"
-
-
-def choose_event_table(sql: str, filters: ListFilter) -> str:
-    """Return a statement over events that reads only the table that *filters* needs."""
-    return sql.replace(_EVENTS, _UNHANDLED) if filters.is_unhandled else sql
 
 
 def _id_range(filters: ListFilter) -> tuple[UUID | None, UUID | None]:

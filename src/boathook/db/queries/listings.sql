@@ -52,15 +52,6 @@ event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
 
--- name: list_events
--- Lists events: source, application, type pattern, first id, id before.
-select {event_columns}
-from boathook.event e
-where {selected_event}
-    and ($6::uuid is null or e.id < $6)
-order by e.id desc
-limit $7
-
 -- name: get_event
 -- Reads one event with its bytes.
 select {event_columns}, e.headers, e.body

@@ -2,7 +2,7 @@
 
 operation   what an operation is, and the check that stands before each body
 values      the bases of lists and results
-selection   operations on many dead letters: named ones, a group, filters or all
+selection   operations on many dead letters: named ones, a group, filters or all; what a job keeps of its caller
 stored_requests  the same on rejected requests and conflicts
 
 The other modules declare the operations of one noun each. Interfaces derive their routes, commands and forms from
@@ -21,6 +21,7 @@ NOUNS: Final = {
     "delivery": "deliveries",
     "rejection": "rejections",
     "conflict": "conflicts",
+    "event": "events",
     "source": "sources",
     "source_secret": "source_secrets",
 }

@@ -104,7 +104,7 @@ class Operation(Generic[In, Out]):
         self.examples: Final = tuple(examples)
         """Examples for the command line."""
         self.selection: Final = selection
-        """How it selects its objects (`selection.Selected`); None: by the fields of its input alone."""
+        """How it selects its objects, with `run` and `drive`; None: by the fields of its input alone."""
         self.help: Final = " ".join((body.__doc__ or "").split("\n\n")[0].split())
         """The first paragraph of the body's docstring."""
         self.detail: Final = "\n\n".join(" ".join(part.split()) for part in (body.__doc__ or "").split("\n\n")[1:])

@@ -23,6 +23,7 @@ from boathook.db.tasks import TaskOperation
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidTransition, NotFound
 from boathook.domain.model import State
+from boathook.domain.plurals import counted
 from boathook.service.access.authorization import ACCESS_RULES, Permission
 from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
 from boathook.service.catalogue.values import Result
@@ -129,6 +130,22 @@ class Acted(Result, frozen=True, kw_only=True):
     counts: Annotated[Sequence[Count], Rule(help="What is selected, largest first.")] = ()
     notes: Annotated[Sequence[str], Rule(help="What to know before: what would run, or fail again.")] = ()
 
+    def count(self, noun: str) -> str:
+        """Return how many are selected, in words."""
+        return counted(self.matching, noun)
+
+    def describe(self, says: str, noun: str) -> str:
+        """Return what was done as a sentence."""
+        return f"{says} {counted(self.done, noun)}"
+
+    def hints(self) -> Sequence[str]:
+        """Return what to know afterwards."""
+        return ()
+
+    def to_line(self, verb: str) -> dict[str, Any]:
+        """Return what was done as a JSON object."""
+        return {"action": verb, "dry_run": self.dry_run, "matching": self.matching, "done": self.done}
+
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Locked dead letters that a step acts on."""
@@ -173,8 +190,8 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         task = await tasks.start(work, kind, request, subject=subject, note=request["note"])
         return msgspec.structs.replace(preview, job=task.shown_id)
 
-    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[int]:
-        """Act on all of a group, filters or all, in one transaction a batch; yield how many are done after each."""
+    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[Acted]:
+        """Act on all of a group, filters or all, in one transaction a batch; yield what is done after each."""
         done, start = 0, None
         while True:
             async with open_work() as work:
@@ -187,7 +204,7 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
             if not keys:
                 return
             done += len(keys)
-            yield done
+            yield Acted(dry_run=False, matching=done, done=done)
 
     async def _act_on_named(self, work: UnitOfWork, input: In, keys: Sequence[Key]) -> Acted:
         states = {
@@ -256,11 +273,7 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
             **about,
             "rate": getattr(input, "rate", None),
             "note": _note(input),
-            "actor": work.actor,
-            "tenant": work.caller.tenant,
-            "caller": dict(work.caller.frozen()),
-            "permission": self.permission.value,
-            "role": ACCESS_RULES[self.permission].role,
+            **freeze_caller(work, self.permission),
         }
 
 
@@ -312,6 +325,17 @@ def on_dead_letters(
         )  # fmt: skip
 
     return declare
+
+
+def freeze_caller(work: UnitOfWork, permission: Permission) -> dict[str, Any]:
+    """Return what a job keeps of who started it, and of the permission that its caller must still have."""
+    return {
+        "actor": work.actor,
+        "tenant": work.caller.tenant,
+        "caller": dict(work.caller.frozen()),
+        "permission": permission.value,
+        "role": ACCESS_RULES[permission].role,
+    }
 
 
 def _tenant(work: UnitOfWork) -> str | None:
@@ -367,7 +391,7 @@ def _skipped(key: Key, state: DeliveryState | None, *, revives: bool) -> Skipped
     return Skipped(id=name, why=f"{name} {why}", code=code)
 
 
-def first_error(acted: Acted) -> Exception | None:
+def first_error(acted: Any) -> Exception | None:
     """Return why an operation that names some may not run at all: one does not exist, or has ended."""
     for skipped in acted.skipped:
         if skipped.code == "not_found":

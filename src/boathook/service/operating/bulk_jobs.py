@@ -1,11 +1,10 @@
-"""Starts, monitors and stops bulk jobs, which run in the background.
+"""Monitors and stops bulk jobs, which run in the background.
 
 A job on a group of dead letters covers those that had failed when it started; later ones are not touched.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -13,24 +12,16 @@ from msgspec.structs import replace
 
 from boathook.db import dead_letter_groups, delivery_commands, tasks
 from boathook.db.audit import record as note_down
-from boathook.db.database import Connection, Database
 from boathook.db.dead_letter_groups import DeadLetterGroup
 from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
-from boathook.db.queries.listings import ListFilter
-from boathook.db.rerouting import check_handler
 from boathook.db.tasks import Task, TaskOperation, TaskState
 from boathook.domain import ids
-from boathook.domain.errors import InvalidState, InvalidValue, NotFound
+from boathook.domain.errors import InvalidState, NotFound
 from boathook.domain.windows import Window
-from boathook.service.limits import check_note, check_rate
-from boathook.service.operating import search
-from boathook.service.operating.search import SearchQuery
-from boathook.service.operating.tasks import get, list_page, start
+from boathook.service.operating.tasks import get, list_page
 from boathook.service.sending.messages import Page
 from boathook.service.unit_of_work import UnitOfWork
 
-_MAX_COUNTED: Final = 100_000
-MAX_PREVIEWED: Final = 5_000
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 JOB_KINDS: Final = (
     TaskOperation.REPLAY_GROUP,
@@ -88,6 +79,10 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     done_verb: str
     added: int | None
     """Number of deliveries added, if the job adds any."""
+    revived: int | None
+    """Number of dead letters that are pending again, if the job revives any."""
+    routed: int | None
+    """Number of events that got a delivery, if the job routes events."""
     left: int
     """Number of items skipped, if the job reports it."""
     error: str
@@ -128,82 +123,6 @@ async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
     if group is None:
         raise NotFound(f"no dead letters are left in {reference}: all were replayed, ignored or purged")
     return group
-
-
-async def replay_events(
-    work: UnitOfWork,
-    query: SearchQuery,
-    *,
-    rate: float | None = None,
-    note: str = "",
-    organization: str | None = None,
-) -> Task:
-    """Replay the events that match a query.
-
-    Args:
-        work: the unit of work.
-        query: the query.
-        rate: maximum number of deliveries per second.
-        note: the note for the audit.
-        organization: only events that belong to this organization; None replays those of all, as operators may.
-
-    Raises:
-        InvalidValue: a field of the query, the rate or the note is invalid, or the query matches every event.
-        LimitReached: too many tasks are running.
-    """
-    search.check(query)
-    if query.is_open:
-        raise InvalidValue("choose a filter: this would replay every event", "q")
-    filters, matching = search.base_filter(query), replace(search.to_filter(query), organization=organization)
-    request = _base(filters) | {"rate": check_rate(rate), "note": check_note(note)}
-    if matching.is_scanned:
-        request["matching"] = matching.selection()
-    number, is_exact = await count_replayed(work.connection, query, organization)
-    request["total"] = number if is_exact else 0
-    return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(filters))
-
-
-async def count_replayed(
-    database: Database | Connection, query: SearchQuery, organization: str | None = None
-) -> tuple[int, bool]:
-    """Return how many events a search finds in its time, and whether these are all; at most `MAX_PREVIEWED`.
-
-    Raises:
-        InvalidValue: a field of the query is invalid.
-        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
-    """
-    preview = await search.find_page(database, query, limit=MAX_PREVIEWED, organization=organization)
-    return len(preview.events), preview.place is None
-
-
-async def route_events(
-    work: UnitOfWork, filters: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
-) -> Task:
-    """Route the events that match a filter to their current handlers, or to one handler; never twice.
-
-    Raises:
-        NotFound: there is no handler *to*.
-        InvalidValue, LimitReached: as `replay_group` does.
-    """
-    to = None if to is None else await check_handler(work.connection, to)
-    request = await _events(work, filters) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
-    return await _start_job(work, TaskOperation.ROUTE_EVENTS, request, subject=_subject(filters))
-
-
-async def _events(work: UnitOfWork, filters: ListFilter) -> dict[str, Any]:
-    """Return a filter of events as a task's request, with the number of matching events."""
-    total = await delivery_commands.count_events(work.connection, filters, limit=_MAX_COUNTED)
-    return _base(filters) | {"total": total}
-
-
-def _base(filters: ListFilter) -> dict[str, Any]:
-    names = {"source": filters.source, "application": filters.application, "type": filters.type}
-    spans = {name: value and value.isoformat() for name, value in (("since", filters.since), ("until", filters.until))}
-    return names | spans | {"is_unhandled": filters.is_unhandled}
-
-
-def _subject(filters: ListFilter) -> str:
-    return filters.source or filters.application or "events"
 
 
 async def stop(work: UnitOfWork, reference: str) -> Task:
@@ -282,6 +201,8 @@ def progress_of(task: Task) -> JobProgress:
         total=task.request.get("total", 0),
         done_verb=done_verb,
         added=task.data.get("added"),
+        revived=task.data.get("revived"),
+        routed=task.data.get("routed"),
         left=task.data.get("left", 0),
         error=error,
         group=group and ids.show(ids.DEAD_GROUP, UUID(group)),
@@ -298,7 +219,3 @@ async def _get(work: UnitOfWork, reference: str) -> Task:
     if task.kind not in JOB_KINDS:
         raise NotFound(f"unknown bulk job {reference}")
     return task
-
-
-async def _start_job(work: UnitOfWork, kind: TaskOperation, request: Mapping[str, Any], *, subject: str) -> Task:
-    return await start(work, kind, {**request, "actor": work.actor}, subject=subject, note=request.get("note") or "")

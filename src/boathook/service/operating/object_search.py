@@ -9,8 +9,10 @@ from boathook.db.queries import endpoint_stats
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.service.access.authorization import Permission
+from boathook.service.fields import check
 from boathook.service.operating import recipient_stats, search
-from boathook.service.operating.search import DirectMatch, SearchQuery
+from boathook.service.operating.event_query import EventQuery
+from boathook.service.operating.search import DirectMatch
 from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -55,17 +57,16 @@ async def find_objects(work: UnitOfWork, words: str, may: Callable[[Permission],
         InvalidValue: the text is too long or holds characters that no text can hold.
         DatabaseError: PostgreSQL is unavailable.
     """
-    search.check(SearchQuery(words=words))
+    check(EventQuery(words=words))
     if not words:
         return ObjectMatches()
-    app_context = work.app_context
     direct = _NO_MATCH
     if may(Permission.EVENT_VIEW) and len(words) >= _MIN_KEY_CHARS:
         direct = await _find_direct(work, words, may)
-    handlers = await recipient_stats.read_names(app_context) if may(Permission.HANDLER_VIEW) else ()
+    handlers = await recipient_stats.read_names(work.connection) if may(Permission.HANDLER_VIEW) else ()
     return ObjectMatches(
         direct=direct,
-        sources=choose_names(app_context.settings.sources, words) if may(Permission.SOURCE_VIEW) else (),
+        sources=choose_names(work.app_context.settings.sources, words) if may(Permission.SOURCE_VIEW) else (),
         handlers=choose_names(handlers, words),
         applications=await _find_applications(work, words) if may(Permission.APPLICATION_VIEW) else (),
         endpoints=await _find_endpoints(work, words) if may(Permission.ENDPOINT_VIEW) else (),
@@ -80,9 +81,7 @@ def choose_names(names: Iterable[str], words: str) -> Sequence[str]:
 
 
 async def _find_direct(work: UnitOfWork, words: str, may: Callable[[Permission], bool]) -> DirectMatch:
-    app_context = work.app_context
-    question = SearchQuery(words=words)
-    direct = await search.find_named(app_context.database, question, app_context.settings.sources)
+    direct = await search.find_named(work.connection, EventQuery(words=words), work.app_context.settings.sources)
     if direct is None:
         return _NO_MATCH
     hidden = {

@@ -265,9 +265,9 @@ async def read_handler(app_context: AppContext, name: str, stats_range: StatsRan
     return HandlerStats(summary=summary, backlog=backlog, failures=failures)
 
 
-async def read_names(app_context: AppContext) -> Sequence[str]:
+async def read_names(connection: Connection) -> Sequence[str]:
     """Return the names of the registered handlers, in order."""
-    routes = (await read_routes(app_context.database)).routes
+    routes = (await read_routes(connection)).routes
     return sorted({_name(route.recipient) for route in routes if route.recipient.startswith(HANDLER)})
 
 

@@ -1,7 +1,7 @@
 """Finds events by id, key, payload text or a value in the payload, or by common properties.
 
-The console, its exports and its bulk jobs, and the command line select events by the same `SearchQuery`. An export has
-the payloads too, up to a number, a size and a time. Operators save queries under names.
+The filters are those of `EventQuery`, as at every interface. An export has the payloads too, up to a number, a size and
+a time. Operators save queries under names.
 """
 
 import base64
@@ -20,24 +20,18 @@ from boathook.db.database import Connection, Database
 from boathook.db.operators import Operator, SavedView
 from boathook.db.queries import event_feed, event_search
 from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
-from boathook.db.queries.event_search import DedupKeyMatch, EventFilter
+from boathook.db.queries.event_search import DedupKeyMatch
 from boathook.db.queries.event_search import FoundEvent as FoundEvent  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: PLC0414 - re-exported
-from boathook.db.queries.listings import EventRow, ListFilter
+from boathook.db.queries.listings import EventRow
 from boathook.domain import ids
-from boathook.domain.content_filter import ContentFilter, parse_condition
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
-from boathook.domain.json_document import short_key
-from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
+from boathook.service.fields import check
 from boathook.service.operating.event_feed import OVERLAP
+from boathook.service.operating.event_query import MAX_TEXT_LENGTH, EventQuery, key_variants
 from boathook.service.unit_of_work import AppContext, UnitOfWork
-from boathook.verification.dedup_keys import KEY_PREFIX, make_dedup_key
 
-UNHANDLED: Final = "unhandled"
-"""Used instead of a delivery's state: events of sources that no handler matched."""
-MAX_TEXT_LENGTH: Final = 200
-"""Maximum characters of a search text."""
 _MAX_KNOWN: Final = 50
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Ids hold no earlier times."""
@@ -52,37 +46,6 @@ _PORTION_BYTES: Final = 4 << 20
 MAX_VIEWS: Final = 50
 """Maximum number of views of one operator."""
 _MAX_VIEW_NAME: Final = 60
-
-
-class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A search query; empty fields match every event."""
-
-    words: str = ""
-    """An id or a key of an event, a text in its payload, type or key, or a condition as in `where`."""
-    text: str = ""
-    """A text in its payload, ignoring case."""
-    where: str = ""
-    """A value in its JSON payload, such as ``data.object.customer = cus_123``."""
-    key: str = ""
-    """Its whole key."""
-    source: str = ""
-    application: str = ""
-    type: str = ""
-    state: str = ""
-    since: datetime | None = None
-    until: datetime | None = None
-    below: UUID | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it matches every event."""
-        return self == SearchQuery(below=self.below)
-
-    @property
-    def can_be_routed(self) -> bool:
-        """Whether a bulk job can route its events: it selects some, but not by content, key or delivery state."""
-        is_known = not (self.words or self.text or self.where or self.key) and self.state in {"", UNHANDLED}
-        return is_known and not self.is_open
 
 
 class IdMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,46 +95,57 @@ class ExportEnd(msgspec.Struct, frozen=True):
     """Why, and how to get the rest."""
 
 
-async def find_matches(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | SearchPage:
+async def find_matches(
+    database: Database, query: EventQuery, sources: Iterable[str], below: UUID | None = None
+) -> DirectMatch | SearchPage:
     """Return the matches of a query: exact ones if it contains a known id or key, else one page of a scan.
 
     Args:
         database: the database.
-        question: the query.
+        query: the query.
         sources: sources whose keys are tried if the query names none.
+        below: where the previous page ended.
 
     Raises:
         InvalidValue: a field is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    check(question)
-    if question.below is None and question.words and (direct := await find_named(database, question, sources)):
+    check(query)
+    if below is None and query.words and (direct := await find_named(database, query, sources)):
         return direct
-    return await event_search.search(database, to_filter(question))
+    return await find_page(database, query, limit=event_search.PAGE, below=below)
 
 
 async def find_page(
-    database: Database | Connection, question: SearchQuery, *, limit: int, organization: str | None = None
+    database: Database | Connection,
+    query: EventQuery,
+    *,
+    limit: int,
+    below: UUID | None = None,
+    organization: str | None = None,
 ) -> SearchPage:
     """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does.
 
     Args:
         database: the database.
-        question: the query.
+        query: the query.
         limit: maximum number of events.
+        below: where the previous page ended.
         organization: only events that belong to this organization; None: of all.
     """
-    check(question)
-    event_filter = replace(to_filter(question), organization=organization)
-    return await event_search.search(database, event_filter, limit=limit)
+    check(query)
+    compiled = replace(query.compile(organization=organization), below=below)
+    return await event_search.search(database, compiled, limit=limit)
 
 
-async def find_own(work: UnitOfWork, question: SearchQuery, *, limit: int) -> SearchPage:
+async def find_own(work: UnitOfWork, query: EventQuery, *, limit: int, below: UUID | None = None) -> SearchPage:
     """Return one page of a scan of the organization's events. Raises as `find_matches` does."""
-    return await find_page(work.connection, question, limit=limit, organization=work.organization)
+    return await find_page(work.connection, query, limit=limit, below=below, organization=work.organization)
 
 
-async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:
+async def scan_pages(
+    database: Database, query: EventQuery, *, limit: int, below: UUID | None = None
+) -> AsyncIterator[SearchPage]:
     """Yield one search after the other until the end of the history; each has at most *limit* matches.
 
     Raises:
@@ -179,30 +153,32 @@ async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
     while True:
-        scan_page = await find_page(database, question, limit=limit)
-        yield scan_page
-        if scan_page.place is None:
+        page = await find_page(database, query, limit=limit, below=below)
+        yield page
+        if page.place is None:
             return
-        question = replace(question, below=scan_page.place)
+        below = page.place
 
 
-async def list_events(database: Database, question: SearchQuery, *, limit: int) -> list[EventRow]:
+async def list_events(
+    database: Database, query: EventQuery, *, limit: int, below: UUID | None = None
+) -> list[EventRow]:
     """Return the newest matching events, however long the search takes. Raises as `scan_pages` does."""
     rows: list[EventRow] = []
-    async for scan_page in scan_pages(database, question, limit=limit):
-        rows += [event.event for event in scan_page.events]
+    async for page in scan_pages(database, query, limit=limit, below=below):
+        rows += [event.event for event in page.events]
         if len(rows) >= limit:
             break
     return rows[:limit]
 
 
-async def find_newer(database: Database, question: SearchQuery, after: datetime) -> SearchPage:
+async def find_newer(database: Database, query: EventQuery, after: datetime) -> SearchPage:
     """Return the newest matches accepted since a time, or a minute before: ids are created before the commit.
 
     Raises: as `find_matches` does.
     """
-    since = max(after - OVERLAP, question.since or _BEGINNING, _BEGINNING)
-    return await find_page(database, replace(question, since=since, below=None), limit=event_search.PAGE)
+    since = max(after - OVERLAP, query.since or _BEGINNING, _BEGINNING)
+    return await find_page(database, replace(query, since=since), limit=event_search.PAGE)
 
 
 async def suggest_types(database: Database, part: str) -> list[str]:
@@ -226,14 +202,14 @@ def read_id(text: str) -> IdMatch | None:
         return None
 
 
-async def find_named(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | None:
+async def find_named(database: Database | Connection, query: EventQuery, sources: Iterable[str]) -> DirectMatch | None:
     """Return the objects that have the words of a query as their id or key; None if there are none."""
-    if (id_match := read_id(question.words)) is not None:
+    if (id_match := read_id(query.words or "")) is not None:
         event_id = _event_of(id_match.id)
         return DirectMatch(
             named=[id_match], events=await event_search.read_events(database, [event_id] if event_id else [])
         )
-    key_matches = await _find_known(database, question, sources)
+    key_matches = await _find_known(database, query, sources)
     if not key_matches:
         return None
     named_events = [
@@ -243,23 +219,21 @@ async def find_named(database: Database, question: SearchQuery, sources: Iterabl
     return DirectMatch(named=named_events, events=events) if events else None
 
 
-async def _find_known(database: Database, question: SearchQuery, sources: Iterable[str]) -> list[DedupKeyMatch]:
+async def _find_known(
+    database: Database | Connection, query: EventQuery, sources: Iterable[str]
+) -> list[DedupKeyMatch]:
     matches: dict[DedupKeyMatch, None] = {}
-    if not question.application:
-        names = [question.source] if question.source else list(sources)
-        keys = [key for source in names for name in _key_variants(question.words) for key in dedup_hashes(source, name)]
+    if not query.application:
+        names = [query.source] if query.source else list(sources)
+        keys = [
+            key for source in names for name in key_variants(query.words or "") for key in dedup_hashes(source, name)
+        ]
         matches |= dict.fromkeys(await event_search.find_keys(database, keys))
-    if not question.source:
+    if not query.source:
         matches |= dict.fromkeys(
-            await event_search.find_messages(database, question.words, question.application or None)
+            await event_search.find_messages(database, query.words or "", query.application or None)
         )
     return list(matches)[:_MAX_KNOWN]
-
-
-def _key_variants(key: str) -> list[str]:
-    """Return the forms in which boathook may have stored a sender's key."""
-    variants = [key, make_dedup_key(key), short_key(key)]
-    return list(dict.fromkeys([*variants, *(KEY_PREFIX + variant for variant in variants)]))
 
 
 def _event_of(name: str) -> UUID | None:
@@ -268,81 +242,13 @@ def _event_of(name: str) -> UUID | None:
     return ids.read(ids.EVENT, name) if name.startswith(f"{ids.EVENT}_") else None
 
 
-def check(question: SearchQuery) -> None:
-    """Raise InvalidValue if a field is invalid."""
-    texts = {"q": question.words, "text": question.text, "where": question.where, "key": question.key}
-    for name, text in texts.items():
-        if len(text) > MAX_TEXT_LENGTH:
-            raise InvalidValue(f"use at most {MAX_TEXT_LENGTH} characters", name)
-    named_texts = texts | {"source": question.source, "application": question.application, "type": question.type}
-    for name, text in named_texts.items():
-        if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
-            raise InvalidValue("it contains an invalid character", name)
-    if question.where and parse_condition(question.where) is None:
-        raise InvalidValue("write a path and a value, such as data.object.customer = cus_123", "where")
-    if question.state and question.state not in {*State, UNHANDLED}:
-        raise InvalidValue(f"write one of {', '.join(State)}, or {UNHANDLED}", "state")
-    if question.since and question.until and question.since >= question.until:
-        raise InvalidValue("it must be later than the beginning", "until")
-
-
-def list_filter_of(question: SearchQuery) -> ListFilter:
-    """Return the filter of a bulk job for a query's events. Raises InvalidValue if there is none."""
-    if not question.can_be_routed:
-        raise InvalidValue(
-            "choose a filter, but no content, key or state of deliveries, to route events again", "state"
-        )
-    check(question)
-    return base_filter(question)
-
-
-def base_filter(question: SearchQuery) -> ListFilter:
-    """Return the part of a query that a list can filter by: all but content, key and delivery state."""
-    return ListFilter(
-        source=question.source or None,
-        application=question.application or None,
-        type=question.type or None,
-        since=question.since,
-        until=question.until,
-        is_unhandled=question.state == UNHANDLED,
-    )
-
-
-def to_filter(question: SearchQuery) -> EventFilter:
-    """Return the filter of a scan for a query's events."""
-    return EventFilter(
-        source=question.source or None,
-        application=question.application or None,
-        type=question.type or None,
-        key=question.key or None,
-        state=State(question.state) if question.state not in {"", UNHANDLED} else None,
-        is_unhandled=question.state == UNHANDLED,
-        since=question.since,
-        until=question.until,
-        below=question.below,
-        content=_content(question),
-    )
-
-
-def _content(question: SearchQuery) -> ContentFilter:
-    stated = parse_condition(question.words) if question.words else None
-    words = "" if stated else question.words
-    required = parse_condition(question.where) if question.where else None
-    return ContentFilter(
-        text=question.text or None,
-        words=words or None,
-        word_keys=tuple(_key_variants(words)) if words else (),
-        conditions=tuple(condition for condition in (stated, required) if condition is not None),
-    )
-
-
 async def record_export(work: UnitOfWork, kind: str, query: str) -> None:
     """Record in the audit that an operator exports the events of a query string."""
     await record(work.connection, work.actor, "event.export", "events", f"{kind}: {query or 'all events'}"[:2_000])
 
 
 async def export_events(
-    app_context: AppContext, query: SearchQuery, *, has_bodies: bool
+    app_context: AppContext, query: EventQuery, *, has_bodies: bool
 ) -> AsyncIterator[Sequence[ExportedEvent] | ExportEnd]:
     """Yield the matching events, newest first; at a limit, end with the reason.
 
