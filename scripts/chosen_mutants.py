@@ -617,7 +617,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _OPERATOR_TOKENS,
         ),
         ChosenMutant(
-            "service/access/operators.py",
+            "service/catalogue/operators.py",
             "    await operator_tokens.revoke_all(work.connection, operator.id)\n",
             "",
             _OPERATOR_TOKENS,

@@ -31,7 +31,9 @@ from boathook.observability.metrics import TABLE, Metric, MetricKind
 from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
 from boathook.providers.request_reader import Json, Selector
+from boathook.service import catalogue
 from boathook.service.access.authorization import ACCESS_RULES, Permission
+from boathook.service.catalogue.operation import Operation
 from scripts import docs_capacity, docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
@@ -554,6 +556,41 @@ def _permission(permission: Permission) -> str:
     return f"| `{permission}` | {role} | {capability} | {organization} | {rule.mount_role or 'no'} |\n"
 
 
+def operations() -> str:
+    """Return the page on the catalogue of operations."""
+    derived = {
+        each.name: name
+        for name, command in commands()
+        for each in (getattr(command.callback, "operation", None), *getattr(command.callback, "alternatives", ()))
+        if each is not None
+    }
+    parts = [
+        "# Operations\n\n",
+        GENERATED.format(origin="src/boathook/service/catalogue"),
+        "\n\nWhat operators and API users do is declared once. The command, the route and the checks of forms\n",
+        "derive from the declaration, so that the limits of fields, the errors and the audit are the same.\n\n",
+        "- **needs**: the [permission](permissions.md). An operation of the *deployment* is for operators and their\n",
+        "  [tokens](../how-to/operator-tokens.md); one of an *organization* is for its keys too, and one of an\n",
+        "  *application* also for keys of that application.\n",
+        "- **undo**: how to undo it; *never* if that is impossible, nothing if it only reads.\n\n",
+        "| operation | what it does | command | route | needs | undo |\n|---|---|---|---|---|---|\n",
+    ]
+    return "".join([*parts, *(_operation(each, derived.get(each.name)) for each in catalogue.load())])
+
+
+def _operation(each: Operation[Any, Any], command: str | None) -> str:
+    http = each.http
+    cells = (
+        f"`{each.name}`",
+        _cell(each.help),
+        f"`{command}`" if command else "",
+        f"`{http.method} {http.path}`" if http else "",
+        f"`{each.permission}`, {each.scope}",
+        "never" if each.undo is None else _cell(each.undo),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
 def alerts(written: str) -> str:
     """Return the page on alerts: what is *written* by hand of it, with the tables of both kinds of rules."""
     rules = default_rules()
@@ -649,6 +686,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/how-to/alerts.md": alerts((ROOT / "docs/how-to/alerts.md").read_text("utf-8")),
         SENDING: sending(SENDING.read_text("utf-8")),
         docs / "permissions.md": permissions(),
+        docs / "operations.md": operations(),
         docs / "providers.md": providers(),
         docs / "integrity.md": integrity_rules(),
         docs / "api.md": docs_http.page(

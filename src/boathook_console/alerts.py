@@ -1,6 +1,5 @@
 """Pages of alerts: active and recovered alerts, silences, channels and rules."""
 
-from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -8,6 +7,8 @@ from starlette.responses import Response
 from boathook.domain.alerts import show_number
 from boathook.domain.errors import InvalidValue
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import silences
+from boathook.service.catalogue.values import name_object
 from boathook.service.operating import alerts as actions
 from boathook.service.operating.alerts import SendFailed, Sent
 from boathook_console.routes import BASE, ConsoleContext, Routes
@@ -67,17 +68,17 @@ async def silence(context: ConsoleContext) -> Response:
     """Silence matching alerts for a limited time."""
     try:
         async with context.work() as work:
-            made = await actions.silence(
-                work,
+            new = silences.NewSilence(
                 rule=context.field("rule").strip(),
                 subject=context.field("subject").strip(),
-                text=context.field("note"),
-                length=_read_duration(context.field("length")),
+                note=context.field("note"),
+                duration_seconds=_read_duration(context.field("length")),
             )
+            created = await silences.create(work, new)
     except InvalidValue as error:
         return await show(context, 400, error)
     return context.to(
-        _LIST, f"Alerts of {made.rule} for {made.subject} are silenced until {made.until:%Y-%m-%d %H:%M} UTC."
+        _LIST, f"Alerts of {created.rule} for {created.subject} are silenced until {created.until:%Y-%m-%d %H:%M} UTC."
     )
 
 
@@ -85,7 +86,7 @@ async def silence(context: ConsoleContext) -> Response:
 async def end_silence(context: ConsoleContext) -> Response:
     """End a silence early."""
     async with context.work() as work:
-        await actions.end_silence(work, context.path["id"])
+        await silences.end(work, name_object(silences.SilenceNamed, context.path["id"]))
     return context.to(_LIST, "The silence has ended. Alerts that still fire are sent again.")
 
 
@@ -107,7 +108,8 @@ def _alert_formatter(context: ConsoleContext) -> Any:
     return lambda alert: actions.alert_view(alert, rules)
 
 
-def _read_duration(hours: str) -> timedelta:
+def _read_duration(hours: str) -> int:
+    """Return the seconds of a duration. Raises InvalidValue."""
     if hours not in {known for known, _ in _SILENCE_DURATIONS}:
         raise InvalidValue("choose one of these", "length")
-    return timedelta(hours=int(hours))
+    return int(hours) * 3_600

@@ -14,8 +14,11 @@ from boathook.domain.model import Role
 from boathook.service.access import operator_tokens, operators
 from boathook.service.access.authorization import Permission
 from boathook.service.access.login_rate import LoginRateLimiter
-from boathook.service.access.operator_tokens import CreatedToken, OperatorToken
+from boathook.service.access.operator_tokens import OperatorToken
 from boathook.service.access.operators import Operator
+from boathook.service.catalogue import operator_tokens as token_actions
+from boathook.service.catalogue import operators as actions
+from boathook.service.catalogue.values import name_object
 from boathook_console.routes import BASE, ConsoleContext, Routes
 
 routes = Routes()
@@ -29,8 +32,8 @@ _rate_limiter = LoginRateLimiter()
 async def list_operators(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     """Show the operators."""
     async with context.work() as work:
-        found = await operators.list_all(work)
-    return context.page("operators/list.html", status, people=found, roles=list(Role), error=error)
+        everyone = await actions.list_operators(work, actions.AllOperators())
+    return context.page("operators/list.html", status, people=everyone.data, roles=list(Role), error=error)
 
 
 @routes.post("/operators", Permission.OPERATOR_ACCESS_MANAGE)
@@ -39,17 +42,18 @@ async def create(context: ConsoleContext) -> Response:
     password = context.field("password")
     try:
         async with context.work() as work:
-            made = await operators.create(work, context.field("name"), _role(context), password or None)
+            new = actions.NewOperator(name=context.field("name"), role=_role(context), password=password or None)
+            created = await actions.create(work, new)
     except AdminError as error:
         return await list_operators(context, 400, str(error))
-    return context.to(_LIST, f"{made.name} can now sign in as {made.role}.")
+    return context.to(_LIST, f"{created.name} can now sign in as {created.role}.")
 
 
-@routes.post("/operators/{name}/role", Permission.OPERATOR_MANAGE)
+@routes.post("/operators/{name}/role", Permission.OPERATOR_ACCESS_MANAGE)
 async def change_role(context: ConsoleContext) -> Response:
     """Change the role of an operator."""
     async with context.work() as work:
-        changed = await operators.set_role(work, context.path["name"], _role(context))
+        changed = await actions.set_role(work, actions.NewRole(name=context.path["name"], role=_role(context)))
     return context.to(_LIST, f"{changed.name} is {changed.role}.")
 
 
@@ -58,7 +62,8 @@ async def change_password(context: ConsoleContext) -> Response:
     """Set a new password for an operator."""
     name = context.path["name"]
     async with context.work() as work:
-        await operators.set_password(work, name, context.field("password"), keep=_own_session(context, name))
+        new = actions.NewPassword(name=name, password=context.field("password"), keep=_own_session(context, name))
+        await actions.set_password(work, new)
     return context.to(_LIST, f"{name} has a new password and is signed out of all other sessions.")
 
 
@@ -66,15 +71,15 @@ async def change_password(context: ConsoleContext) -> Response:
 async def disable(context: ConsoleContext) -> Response:
     """Disable an operator, end their sessions and revoke their tokens."""
     async with context.work() as work:
-        await operators.disable(work, context.path["name"])
+        await actions.disable(work, _named(context))
     return context.to(_LIST, f"{context.path['name']} is disabled and signed out.")
 
 
-@routes.post("/operators/{name}/enable", Permission.OPERATOR_MANAGE)
+@routes.post("/operators/{name}/enable", Permission.OPERATOR_ACCESS_MANAGE)
 async def enable(context: ConsoleContext) -> Response:
     """Enable an operator."""
     async with context.work() as work:
-        await operators.enable(work, context.path["name"])
+        await actions.enable(work, _named(context))
     return context.to(_LIST, f"{context.path['name']} is enabled.")
 
 
@@ -82,7 +87,7 @@ async def enable(context: ConsoleContext) -> Response:
 async def delete(context: ConsoleContext) -> Response:
     """Delete an operator."""
     async with context.work() as work:
-        await operators.delete(work, context.path["name"])
+        await actions.delete(work, _named(context))
     return context.to(_LIST, f"{context.path['name']} is deleted. Their audit entries are kept.")
 
 
@@ -91,7 +96,7 @@ async def list_tokens(context: ConsoleContext, status: int = 200, error: Boathoo
     """Show the tokens of an operator."""
     async with context.work() as work:
         owner = await operators.get(work, context.path["name"])
-        rows = await operator_tokens.list_all(work, owner.name)
+        rows = await operator_tokens.list_of(work, owner)
     return context.page(
         "operators/tokens.html", status, base=_tokens_path(owner.name), **_token_values(context, owner, rows, error)
     )
@@ -101,10 +106,20 @@ async def list_tokens(context: ConsoleContext, status: int = 200, error: Boathoo
 async def create_token(context: ConsoleContext) -> Response:
     """Create a token of an operator, and show it only in this response."""
     try:
-        created = await _create_token(context, context.path["name"])
+        lifetime = _read_lifetime(context)
+        new = token_actions.NewToken(
+            operator=context.path["name"],
+            name=context.field("name"),
+            role=_role(context),
+            lifetime_seconds=int(lifetime.total_seconds()),
+        )
+        async with context.work() as work:
+            created = await token_actions.create(work, new)
     except AdminError as error:
         return await list_tokens(context, 400, error)
-    return context.page("operators/token_created.html", created=created, back=_tokens_path(created.token.operator))
+    return context.page(
+        "operators/token_created.html", created=created, text=created.token, back=_tokens_path(created.operator)
+    )
 
 
 @routes.post("/operators/{name}/tokens/{id}/revoke", Permission.OPERATOR_MANAGE)
@@ -112,7 +127,10 @@ async def revoke_token(context: ConsoleContext) -> Response:
     """Revoke a token of an operator immediately."""
     async with context.work() as work:
         owner = await operators.get(work, context.path["name"])
-        await operator_tokens.revoke(work, _token_id(context), owner.id)
+        reference = name_object(token_actions.TokenNamed, context.path["id"])
+        if reference.id not in {token.shown_id for token in await operator_tokens.list_of(work, owner)}:
+            raise NotFound(f"{owner.name} has no token {reference.id}")
+        await token_actions.revoke(work, reference)
     return context.to(_tokens_path(owner.name), _revoked_text(context))
 
 
@@ -120,7 +138,7 @@ async def revoke_token(context: ConsoleContext) -> Response:
 async def show_account(context: ConsoleContext, status: int = 200, error: BoathookError | None = None) -> Response:
     """Show the operator's own account, with their tokens."""
     async with context.work() as work:
-        rows = await operator_tokens.list_all(work, context.operator.name)
+        rows = await operator_tokens.list_of(work, context.operator)
     base = f"{_ACCOUNT}/tokens"
     return context.page(
         "operators/account.html", status, base=base, **_token_values(context, context.operator, rows, error)
@@ -133,10 +151,16 @@ async def create_own_token(context: ConsoleContext) -> Response:
     try:
         if context.operator.password_hash is not None:
             await _check_password(context, context.field("confirmed"), "confirmed")
-        created = await _create_token(context, context.operator.name)
+        lifetime = _read_lifetime(context)
+        async with context.work() as work:
+            created = await operator_tokens.create(
+                work, context.operator.name, context.field("name"), _role(context), lifetime
+            )
     except AdminError as error:
         return await show_account(context, 400, error)
-    return context.page("operators/token_created.html", created=created, back=_ACCOUNT)
+    return context.page(
+        "operators/token_created.html", created=token_actions.view(created.token), text=created.text, back=_ACCOUNT
+    )
 
 
 @routes.post("/account/tokens/{id}/revoke", Permission.ACCOUNT)
@@ -147,14 +171,11 @@ async def revoke_own_token(context: ConsoleContext) -> Response:
     return context.to(_ACCOUNT, _revoked_text(context))
 
 
-async def _create_token(context: ConsoleContext, owner: str) -> CreatedToken:
+def _read_lifetime(context: ConsoleContext) -> timedelta:
     days = context.field("lifetime")
     if days not in {value for value, _ in _LIFETIMES}:
         raise InvalidValue("choose one of these", "lifetime")
-    async with context.work() as work:
-        return await operator_tokens.create(
-            work, owner, context.field("name"), _role(context), timedelta(days=int(days))
-        )
+    return timedelta(days=int(days))
 
 
 def _token_id(context: ConsoleContext) -> UUID:
@@ -221,6 +242,10 @@ async def sign_out_everywhere(context: ConsoleContext) -> Response:
     async with context.work() as work:
         await operators.sign_out_everywhere(work, context.operator, but=context.session)
     return context.to(_ACCOUNT, "You are signed out of all other sessions.")
+
+
+def _named(context: ConsoleContext) -> actions.OperatorNamed:
+    return actions.OperatorNamed(name=context.path["name"])
 
 
 def _role(context: ConsoleContext) -> Role:

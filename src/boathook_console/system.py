@@ -7,7 +7,9 @@ from starlette.responses import Response
 
 from boathook.domain.errors import InvalidState
 from boathook.service.access.authorization import Permission
-from boathook.service.operating import bulk_jobs, integrity
+from boathook.service.catalogue import integrity, jobs
+from boathook.service.catalogue.jobs import JobNamed
+from boathook.service.catalogue.values import PageInput, name_object
 from boathook.service.shown_settings import find_settings
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.shared import query_params
@@ -43,7 +45,7 @@ _MAX_JOBS: Final = 50
 async def list_runs(context: ConsoleContext) -> Response:
     """Show the latest consistency checks and their results."""
     async with context.work() as work:
-        runs = await integrity.list_recent(work.connection)
+        runs = (await integrity.list_runs(work, integrity.AllRuns())).data
     return context.page("integrity/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
 
 
@@ -52,19 +54,18 @@ async def start_run(context: ConsoleContext) -> Response:
     """Start a consistency check, which the keeper runs."""
     try:
         async with context.work() as work:
-            run = await integrity.start(
-                work, is_deep=bool(context.form.get("deep")), is_gentle=bool(context.form.get("gently"))
-            )
+            new = integrity.NewRun(deep=bool(context.form.get("deep")), gently=bool(context.form.get("gently")))
+            run = await integrity.start(work, new)
     except InvalidState as error:
         return context.to(_CHECKS_PATH, str(error), "bad")
-    return context.to(f"{_CHECKS_PATH}/{run.shown_id}")
+    return context.to(f"{_CHECKS_PATH}/{run.id}")
 
 
 @routes.get("/verify/{id}", Permission.VERIFY_VIEW)
 async def show_run(context: ConsoleContext) -> Response:
     """Show one check; a live page requests only the inner part."""
     async with context.work() as work:
-        run = await integrity.get(work, context.path["id"])
+        run = await integrity.get(work, name_object(integrity.RunNamed, context.path["id"]))
     template = "integrity/part.html" if context.is_fragment else "integrity/show.html"
     return context.page(template, run=run, lines=_BALANCE_ROWS, **_progress(run.data if run.state == "running" else {}))
 
@@ -80,7 +81,7 @@ def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
 async def stop(context: ConsoleContext) -> Response:
     """Stop a running check."""
     async with context.work() as work:
-        await integrity.stop(work, context.path["id"])
+        await integrity.stop(work, name_object(integrity.RunNamed, context.path["id"]))
     return context.to(f"{_CHECKS_PATH}/{context.path['id']}", "Stopped.")
 
 
@@ -88,15 +89,15 @@ async def stop(context: ConsoleContext) -> Response:
 async def list_jobs(context: ConsoleContext) -> Response:
     """Show the latest bulk jobs."""
     async with context.work() as work:
-        jobs = await bulk_jobs.list_latest(work, limit=_MAX_JOBS)
-    return context.page("dead/jobs.html", jobs=jobs)
+        page = await jobs.list_jobs(work, PageInput(limit=_MAX_JOBS))
+    return context.page("dead/jobs.html", jobs=page.data)
 
 
 @routes.get("/jobs/{id}", Permission.JOB_VIEW)
 async def show_job(context: ConsoleContext) -> Response:
     """Show the progress of a bulk job; a live page requests only the inner part."""
     async with context.work() as work:
-        job = await bulk_jobs.get_progress(work, context.path["id"])
+        job = await jobs.get(work, name_object(JobNamed, context.path["id"]))
     return context.page("dead/job_part.html" if context.is_fragment else "dead/job.html", job=job)
 
 
@@ -104,7 +105,7 @@ async def show_job(context: ConsoleContext) -> Response:
 async def stop_job(context: ConsoleContext) -> Response:
     """Stop a bulk job; completed work is kept."""
     async with context.work() as work:
-        await bulk_jobs.stop(work, context.path["id"])
+        await jobs.stop(work, name_object(JobNamed, context.path["id"]))
     return context.to(f"{JOBS_PATH}/{context.path['id']}", "Stopped. Completed work is kept.")
 
 

@@ -78,7 +78,7 @@ class PortalContext(RequestContext):
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
         """Open a transaction of the organization; it commits at the end and rolls back on an error."""
-        async with self.app_context.work(self.principal.organization, self.actor) as work:
+        async with self.app_context.work(self.principal.organization, self.actor, self.principal) as work:
             yield work
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:

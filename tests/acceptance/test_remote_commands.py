@@ -21,6 +21,9 @@ from tests.support import sampled, until
 
 NO_DELIVERY: Final = "dlv_01h455vb4pex5vsknk084sn02q4_0"
 NO_EVENT: Final = "evt_01h455vb4pex5vsknk084sn02q4"
+NO_TOKEN: Final = "otk_01h455vb4pex5vsknk084sn02q4"
+NO_JOB: Final = "qtask_01h455vb4pex5vsknk084sn02q4"
+NO_SILENCE: Final = "sil_01h455vb4pex5vsknk084sn02q4"
 UNKNOWN: Final = "key_01h455vb4pex5vsknk084sn02q4"
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not name.startswith("BOATHOOK_")}
 LISTS: Final[tuple[list[str], ...]] = (
@@ -39,6 +42,27 @@ KEYS: Final[tuple[list[str], ...]] = (
 NO_REJECTION: Final = "rej_01h455vb4pex5vsknk084sn02q4"
 NO_CONFLICT: Final = "cfl_01h455vb4pex5vsknk084sn02q4"
 MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
+    "alerts silence": (
+        ["--note", "a move"],
+        ["--rule", "error_rate", "--subject", "handler:crm", "--for", "2h", "--note", "a move", "--json"],
+        ["--rule", "nothing", "--note", "a move"],
+        ["--rule", "", "--note", "a move"],
+        ["--for", "999d", "--note", "a move"],
+        [],
+        ["--end", NO_SILENCE],
+        ["--end", "nonsense"],
+    ),
+    "alerts silences": (*LISTS, ["--ended"], ["--after", NO_SILENCE]),
+    "applications expunge": (
+        ["acme", "order-17", "--yes"],
+        ["acme", "order-17", "--yes", "--json"],
+        ["acme", "--all", "--dry-run"],
+        ["acme", "order-17"],
+        ["acme", "order-17", "--all", "--yes"],
+        ["acme", "--yes"],
+        ["nobody", "--all", "--dry-run"],
+        [],
+    ),
     "conflicts accept": (
         [NO_CONFLICT],
         ["nonsense"],
@@ -139,6 +163,12 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
         ["--unhandled", "--type", "{type}", "--yes", "--json"],
         ["--type", "{type}"],
     ),
+    "endpoints recover": (["acme", "nobody", "--since", "2h"], ["nobody", "crm", "--since", "2h"], ["acme", "crm"]),
+    "endpoints replay-missing": (["acme", "nobody", "--since", "2h"], ["acme", "crm", "--since", "soon"]),
+    "endpoints resend": (["acme", "nobody", "--since", "2h"], ["acme", "nobody", "--since", "2h", "--status", "9"]),
+    "jobs list": (*LISTS, ["--after", NO_JOB]),
+    "jobs show": ([NO_JOB], ["nonsense"], []),
+    "jobs stop": ([NO_JOB], ["nonsense"]),
     "keys create": (
         ["--scope", "organization", "--name", "backend"],
         ["--scope", "organization", "--expires", "30d", "--json"],
@@ -156,16 +186,21 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     "keys list": (*LISTS, *KEYS),
     "keys show": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"], ["key_!"], []),
     "keys revoke": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"]),
+    "operators list": ([], ["--json"]),
+    "operators disable": (["nobody"], ["anna"], []),
+    "operators delete": (["nobody"], ["anna"]),
+    "operators tokens list": (["anna"], ["anna", "--json"], ["nobody"], ["anna", "--limit", "1"]),
+    "operators tokens revoke": ([NO_TOKEN], ["nonsense"]),
 }
 """The command lines of each command.
 
 ``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{event}`` its event, ``{source}`` a new source with ``{secret}``
 as its second secret, and ``{new}`` the name of none.
 """
-READING: Final = {"keys list", "keys show"}
+READING: Final = {"alerts silences", "jobs list", "keys list", "keys show", "operators list", "operators tokens list"}
 """Commands that change nothing, so both ways show the same objects."""
 ON_HOST: Final = (
-    ["serve"], ["migrate"], ["check"], ["spool", "status"], ["operators", "list"], ["events", "list"], ["listen"],
+    ["serve"], ["migrate"], ["check"], ["spool", "status"], ["operators", "role", "anna", "viewer"], ["events", "list"], ["listen"],
     ["operators", "tokens", "create", "anna", "--name", "ci"],
 )  # fmt: skip
 
@@ -222,7 +257,10 @@ def plain(text: str) -> str:
     known: dict[str, str] = {}
     text = re.sub(r"broken\.t\d+", "TYPE", text)
     text = re.sub(r"\b[0-9a-f]{48}\b", "SECRET", re.sub(r"\bsource-s\d+\b", "SOURCE", text))
-    text = re.sub(r"(key|evt|dlv|ssec)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
+    text = re.sub(
+        r"(key|evt|dlv|sil|ssec|qtask)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text
+    )
+    text = re.sub(r"cli:\w+|operator:anna/otk_\w{27}", "ACTOR", text)
     text = re.sub(r"bhk_[\w-]{43}", "TOKEN", text)
     text = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)", "TIME", text)
     return re.sub(r" +", " ", re.sub(r"\b\d+[smh]\b", "AGE", text)).replace(" \n", "\n")

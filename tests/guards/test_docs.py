@@ -17,6 +17,7 @@ from benchmarks.__main__ import BENCHMARKS
 from boathook import cli, config, testing
 from boathook.domain.model import TRANSITIONS
 from boathook.handlers.platform import Http, Operations
+from boathook.service import catalogue
 from scripts import write_docs
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,16 @@ class TestEverythingIsDocumented:
         for name, command in write_docs.commands():
             assert re.search(rf"^## `{re.escape(name)}[ `]", page, re.MULTILINE), name
             assert command.help, f"{name} says nothing in its help"
+
+    def test_every_operation_with_commands_and_routes_that_exist(self):
+        page = read("reference/operations.md")
+        assert re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE) == [each.name for each in catalogue.load()]
+        assert set(re.findall(r"`(boathook [\w -]+)`", page)) <= {name for name, _ in write_docs.commands()}
+        from scripts import docs_http
+
+        routes = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in docs_http.routes()}
+        listed = re.findall(r"\| `([A-Z]+) (/[^`]+)` \|", page)
+        assert {(method, re.sub(r"{\w+}", "{}", f"/api/v1{path}")) for method, path in listed} <= routes
 
     def test_every_metric_that_the_code_counts(self):
         page = read("reference/metrics.md")

@@ -23,9 +23,32 @@ from boathook.service.fields import Input
 from boathook.service.unit_of_work import UnitOfWork
 from boathook_console.areas import AREAS
 
+NO_ACCESS_BY_TOKEN: Final = "no token gives anybody access: the console and the host do (decision 0069)"
+CONTENT: Final = "what a law or a customer asks to delete is named by their program, not looked for on a page"
+CHECK: Final = (
+    "`boathook check` runs a check itself, as it must work without a server, and shows its progress and result"
+)
 EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("key.get", "console"): "the list shows every field of a key",
     ("key.list", "console"): "the page lists the keys of the organization whole, with the names of their applications",
+    ("operator_token.list", "console"): "the page of an operator shows all of its tokens, as the account does its own",
+    ("operator.create", "api"): NO_ACCESS_BY_TOKEN,
+    ("operator.enable", "api"): NO_ACCESS_BY_TOKEN,
+    ("operator.password", "api"): NO_ACCESS_BY_TOKEN,
+    ("operator.role", "api"): NO_ACCESS_BY_TOKEN,
+    ("operator_token.create", "api"): NO_ACCESS_BY_TOKEN,
+    ("integrity.start", "command line"): CHECK,
+    ("integrity.list", "command line"): CHECK,
+    ("integrity.get", "command line"): CHECK,
+    ("integrity.stop", "command line"): CHECK,
+    ("message.expunge", "console"): CONTENT,
+    ("message.expunge_response", "console"): CONTENT,
+    (
+        "message.expunge_response",
+        "command line",
+    ): "the response to one attempt; the command deletes what it answers, too",
+    ("recovery.resend", "console"): "the page has what repairs: it recovers what failed, and sends what is missing",
+    ("silence.list", "console"): "the page shows those in force, and those of the last day, among the alerts",
     ("source.replace", "command line"): "sources change sets and removes single keys",
     ("source.replace", "console"): "the form sends all keys of the sender, and those without a field stay",
     ("delivery.retry", "console"): "the button replays a delivery in any state, which retries one that waits",
@@ -84,6 +107,8 @@ def called_by(function: Any, seen: set[Any]) -> Iterator[Operation[Any, Any]]:
     if function in seen or not inspect.isfunction(function):
         return
     seen.add(function)
+    for page in inspect.getclosurevars(function).nonlocals.values():  # of an application, which the portal has too
+        yield from called_by(getattr(page, "handler", None), seen)
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
         value = resolve(node, function.__globals__)
         if isinstance(value, Operation):

@@ -21,7 +21,7 @@ USUAL = {"attr", "pydantic", "pygments", "rich", "structlog"}
 ROLES = {
     "boathook": set(),
     "boathook.server.child, boathook.delivery.handler_executor, boathook.server.loading": USUAL,
-    "boathook.server.child, boathook.delivery.handler_executor, boathook.service.operating.app_platform": USUAL
+    "boathook.server.child, boathook.delivery.handler_executor, boathook.service.app_platform": USUAL
     | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.delivery.keeper, boathook.server.loading": USUAL | {"cryptography"},
     "boathook.server.child, boathook.delivery.http_executor": USUAL | {"cryptography", "pycurl"},

@@ -13,8 +13,8 @@ from boathook.db.database import Database
 from boathook.delivery.keeper import Keeper, _alert_checks
 from boathook.domain.errors import ConfigError, HandlerMisuse
 from boathook.observability import meters
+from boathook.service.app_platform import AppPlatform, open_platform
 from boathook.service.operating import alerts as actions
-from boathook.service.operating.app_platform import AppPlatform, open_platform
 from tests.alert_harness import AlertHarness, open_harness, sent_alerts, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Receiver

@@ -20,8 +20,8 @@ from boathook.domain.model import Role
 from boathook.observability import metrics
 from boathook.observability.metric_snapshot import Buckets, MetricSnapshot
 from boathook.observability.metrics import APP_METRICS, METRICS, MIRRORS, app_metric_names
+from boathook.service.app_platform import open_platform
 from boathook.service.operating import app_metrics
-from boathook.service.operating.app_platform import open_platform
 from tests.commands import boathook_command
 from tests.postgres.portal_client import open_console
 from tests.worker_harness import settings_for

@@ -49,16 +49,17 @@ def test_a_key_of_an_organization_runs_nothing_of_the_deployment(operation: Oper
         def may(self, _permission: Permission) -> bool:
             return True
 
-    def is_refused(**more: Any) -> bool:
+    def is_refused(organization: str = "default", **more: Any) -> bool:
         caller = Generous(key_id=new_id(), organization="default", **more)
         try:
-            operation.check_caller(cast("UnitOfWork", SimpleNamespace(caller=caller)))
+            operation.check_caller(cast("UnitOfWork", SimpleNamespace(caller=caller, organization=organization)))
         except NotAllowed:
             return True
         return False
 
     assert is_refused() is (operation.scope is Scope.DEPLOYMENT)
     assert is_refused(application_id=new_id()) is (operation.scope is not Scope.APPLICATION)
+    assert is_refused("other"), "the unit of work is of another organization"
 
 
 def test_a_permission_of_operators_alone_is_of_the_deployment():

@@ -24,7 +24,7 @@ from boathook.db.queries import listings
 from boathook.db.route_registry import register
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError
+from boathook.domain.errors import BoathookError, NotFound
 from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
@@ -36,6 +36,7 @@ from boathook.service.catalogue import (
     deliveries,
     events,
     keys,
+    recovery,
     rejections,
     selection,
     source_secrets,
@@ -47,6 +48,7 @@ from boathook.service.catalogue.operation import Operation, Scope
 from boathook.service.catalogue.selection import DeadLetters
 from boathook.service.catalogue.stored_requests import RequestsActed
 from boathook.service.job_steps import make_service_step
+from boathook.service.operating import tasks as service_tasks
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import KEY, make_context, make_token
@@ -72,6 +74,7 @@ class Tenant:
     applications: list[str]
     letters: list[str]
     key: str
+    job: str
     conflicts: list[str]
 
 
@@ -126,12 +129,15 @@ class World:
         secrets = await self.store.db.fetch(
             "select id, expires_at from boathook.source_secret where $1 = 'default' order by id", tenant.organization
         )
-        return [tuple(row) for row in (*deliveries, *revoked, *accepted, *verified, *sources, *secrets)]
+        contents = await self.store.db.fetch(
+            "select id, expunged_at, octet_length(body) from boathook.event where id = any ($1) order by 1", events
+        )
+        return [tuple(row) for row in (*deliveries, *revoked, *contents, *accepted, *verified, *sources, *secrets)]
 
 
 async def make_tenant(store: Store, context: AppContext, organization: str) -> Tenant:
     applications = [await add_application(store.db, f"{organization}-{number}", organization) for number in range(2)]
-    tenant = Tenant(organization, applications, [], "", [])
+    tenant = Tenant(organization, applications, [], "", await add_job(context, organization), [])
     for number in range(2):
         tenant.letters.append(await add_letter(store, tenant, f"{organization}-{number}", number))
     if organization == OTHER:
@@ -142,6 +148,16 @@ async def make_tenant(store: Store, context: AppContext, organization: str) -> T
     async with context.work(caller=HOST) as work:
         [key] = (await keys.list_keys(work, keys.KeyFilter(organization=organization))).data
     return replace(tenant, key=key.id)
+
+
+async def add_job(context: AppContext, organization: str) -> str:
+    """Start a job of an organization that finds nothing to do; return its id."""
+    async with context.work(organization, "test", HOST) as work:
+        names = ("source", "application", "type", "recipient", "since", "until", "rate")
+        replay = dict.fromkeys(names) | {"code": "NOTHING", "note": "", "actor": "test", "tenant": organization}
+        replay |= {"permission": "dead_letter.decide", "role": "operator", "caller": {}}
+        task = await service_tasks.start(work, tasks.TaskOperation.REPLAY_DEAD, replay, subject="test")
+    return task.shown_id
 
 
 async def add_letter(store: Store, tenant: Tenant, name: str, number: int = 0) -> str:
@@ -215,6 +231,23 @@ def ways_of_dead_letters(world: World) -> Iterator[dict[str, Any]]:
         yield {name: value}
 
 
+def ways_of_messages(world: World) -> Iterator[dict[str, Any]]:
+    """Yield each way to name messages of the other organization."""
+    message = world.other.letters[0].replace("dlv_", "msg_").removesuffix("_0")
+    for application in (*world.other.applications, *world.own.applications, f"{OTHER}-0"):
+        yield {"application": application, "ids": [message]}
+    for application in (*world.other.applications, f"{OTHER}-0"):
+        yield {"application": application, "all": True}
+        yield {"application": application, "all": True, "dry_run": True}
+
+
+def ways_of_endpoints(world: World) -> Iterator[dict[str, Any]]:
+    """Yield each way to name an endpoint of the other organization."""
+    since = datetime.now(UTC) - timedelta(hours=1)
+    for application in (*world.other.applications, f"{OTHER}-0", f"{OWN}-0"):
+        yield {"application": application, "endpoint": "crm", "since": since}
+
+
 def ways_of_conflicts(world: World) -> Iterator[dict[str, Any]]:
     since = datetime.now(UTC) - timedelta(days=1)
     yield {"ids": world.other.conflicts}
@@ -277,6 +310,33 @@ WAYS: dict[str, Ways] = {
     "source_secret.forget_handshake": lambda _world: iter([{"source": "shop"}]),
     "delivery.retry": lambda world: iter([{"id": name} for name in world.other.letters]),
     "delivery.replay": lambda world: iter([{"id": name} for name in world.other.letters]),
+    "integrity.start": lambda _world: iter([{}]),
+    "integrity.list": lambda _world: iter([{}]),
+    "integrity.get": lambda world: iter([{"id": world.other.job}]),
+    "integrity.stop": lambda world: iter([{"id": world.other.job}]),
+    "job.list": lambda _world: iter([{}]),
+    "job.get": lambda world: iter([{"id": world.other.job}]),
+    "job.stop": lambda world: iter([{"id": world.other.job}]),
+    "message.expunge": ways_of_messages,
+    "message.expunge_response": lambda world: iter(
+        [{"application": world.other.applications[0], "message": world.other.letters[0], "attempt": "atmpt_x"}]
+    ),
+    "operator.create": lambda _world: iter([{"name": "stranger"}]),
+    "operator.list": lambda _world: iter([{}]),
+    "operator.password": lambda _world: iter([{"name": "nobody", "password": "a password of a stranger"}]),
+    "operator.role": lambda _world: iter([{"name": "nobody", "role": Role.ADMIN}]),
+    "operator.disable": lambda _world: iter([{"name": "nobody"}]),
+    "operator.enable": lambda _world: iter([{"name": "nobody"}]),
+    "operator.delete": lambda _world: iter([{"name": "nobody"}]),
+    "operator_token.create": lambda _world: iter([{"operator": "nobody", "name": "stranger"}]),
+    "operator_token.list": lambda _world: iter([{}]),
+    "operator_token.revoke": lambda _world: iter([{"id": ids.show(ids.OPERATOR_TOKEN, new_id())}]),
+    "recovery.recover": ways_of_endpoints,
+    "recovery.replay_missing": ways_of_endpoints,
+    "recovery.resend": ways_of_endpoints,
+    "silence.create": lambda _world: iter([{}]),
+    "silence.list": lambda _world: iter([{"ended": True}]),
+    "silence.end": lambda _world: iter([]),
     "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
     "key.list": lambda _world: iter([{}, {"organization": OTHER}]),
     "key.get": lambda world: iter([{"id": world.other.key}]),
@@ -295,7 +355,7 @@ def ways_of(operation: Operation[Any, Any], world: World) -> Iterator[dict[str, 
 def names_other(world: World, result: Any) -> bool:
     """Return whether a result tells something of the other organization."""
     text = str(result)
-    told = [world.other.key, *world.other.applications, world.secret]
+    told = [world.other.key, world.other.job, *world.other.applications, world.secret]
     if isinstance(result, RequestsActed):  # it repeats the ids that it was asked for
         told.append("stripe")
         return any(name in str(result.counts) for name in told) or any(each.event_id for each in result.results[2:])
@@ -581,3 +641,17 @@ async def test_a_job_ends_when_its_operator_or_token_may_no_longer_do_it(world: 
     job = await start(world, by_hand)
     await world.run_jobs()
     assert (await state_of(world, job))[0] == "finished"
+
+
+# Applications
+
+
+@pytest.mark.parametrize("operation", [recovery.recover, recovery.replay_missing, recovery.resend])
+async def test_a_key_of_an_application_recovers_nothing_of_another(world: World, operation: Operation[Any, Any]):
+    """Both are of its organization; of its own application it learns that there is no such endpoint."""
+    own, other = world.own.applications
+    caller = Generous(key_id=new_id(), organization=OWN, application_id=ids.read(ids.APPLICATION, own))
+    for application, missing in ((own, "endpoint"), (other, f"unknown application {other}")):
+        async with world.context.work(OWN, "test", caller) as work:
+            with pytest.raises(NotFound, match=missing):
+                await operation(work, operation.input(application=application, endpoint="crm", since=datetime.now(UTC)))

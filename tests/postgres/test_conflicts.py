@@ -24,11 +24,11 @@ from boathook.handlers.outbox import Message, Outbox
 from boathook.service.access.authorization import Principal
 from boathook.service.caller import HOST
 from boathook.service.catalogue import conflicts as actions
-from boathook.service.catalogue import stored_requests
+from boathook.service.catalogue import jobs, stored_requests
 from boathook.service.catalogue.conflicts import Difference
+from boathook.service.catalogue.jobs import JobNamed
 from boathook.service.catalogue.stored_requests import Outcome
 from boathook.service.job_steps import make_service_step
-from boathook.service.operating import bulk_jobs
 from boathook.service.sending.message_store import to_event
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from tests.endpoint_factory import add_application, add_endpoint, publish
@@ -355,9 +355,9 @@ async def test_a_filter_starts_a_job_that_accepts_what_it_selected(
     assert (acted.matching, acted.done, acted.results) == (3, 0, ())
     later = await add_conflict(store, "later")
     await run_jobs(context)
-    async with context.work() as work:
-        job = await bulk_jobs.get_progress(work, str(acted.job))
-    assert (job.title, job.state, job.done, job.left, job.total) == ("Accept conflicts", "finished", 3, 1, 3)
+    async with context.work(caller=HOST) as work:
+        job = await jobs.get(work, JobNamed(id=str(acted.job)))
+    assert (job.title, job.state, job.done, job.skipped, job.total) == ("Accept conflicts", "finished", 3, 1, 3)
     accepted = await store.db.fetch("select id from boathook.conflict where accepted_as is not null order by id")
     assert [ids.show(ids.CONFLICT, row["id"]) for row in accepted] == [names[0], names[2]]
     assert later not in {row["id"] for row in accepted}
@@ -371,8 +371,8 @@ async def test_a_job_ends_when_its_key_is_revoked(context: AppContext, store: St
     async with context.work(caller=key) as work:
         acted = await actions.accept(work, actions.Accept(all=True))
     await run_jobs(context)
-    async with context.work() as work:
-        job = await bulk_jobs.get_progress(work, str(acted.job))
+    async with context.work(caller=HOST) as work:
+        job = await jobs.get(work, JobNamed(id=str(acted.job)))
     assert (job.state, "is not valid any more" in job.error, job.done) == ("failed", True, 0)
     assert await events_of(store.db) == []
 

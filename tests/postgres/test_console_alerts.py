@@ -18,6 +18,9 @@ from boathook.domain import ids
 from boathook.domain.alerts import AlertMessage, AlertMessageKind, AlertState
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
+from boathook.service.caller import HOST
+from boathook.service.catalogue import silences
+from boathook.service.catalogue.silences import NewSilence, SilenceFilter, SilenceNamed
 from boathook.service.operating import alerts as actions
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
@@ -60,18 +63,21 @@ async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
 async def test_creating_and_ending_a_silence_is_audited(db):
     settings = settings_of(rules=HIGH)
     context = context_of(db, settings)
-    async with context.work(actor="console:anna") as work:
-        made = await actions.silence(work, rule="high", subject="*", text="a move", length=timedelta(hours=1))
-    async with context.work(actor="console:bert") as work:
-        await actions.end_silence(work, made.shown_id)
+    new = NewSilence(rule="high", note="a move", duration_seconds=3_600)
+    async with context.work(actor="console:anna", caller=HOST) as work:
+        created = await silences.create(work, new)
+    assert created.until - created.created_at == pytest.approx(timedelta(hours=1), abs=timedelta(seconds=5))
+    async with context.work(actor="console:bert", caller=HOST) as work:
+        ended = await silences.end(work, SilenceNamed(id=created.id))
+    assert (ended.ended_by, ended.until < created.until) == ("console:bert", True)
     rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
     assert [tuple(row.values()) for row in rows] == [
-        ("console:anna", "alert.silence", made.shown_id, "high *: a move"),
-        ("console:bert", "alert.unsilence", made.shown_id, None),
+        ("console:anna", "alert.silence", created.id, "high *: a move"),
+        ("console:bert", "alert.unsilence", created.id, None),
     ]
-    async with context.work() as work:
+    async with context.work(caller=HOST) as work:
         with pytest.raises(NotFound):
-            await actions.end_silence(work, made.shown_id)
+            await silences.end(work, SilenceNamed(id=created.id))
 
 
 @pytest.mark.parametrize(
@@ -80,18 +86,40 @@ async def test_creating_and_ending_a_silence_is_audited(db):
         ({"rule": ""}, "rule"),
         ({"subject": "a\nb"}, "subject"),
         ({"subject": "x" * 301}, "subject"),
-        ({"text": "  "}, "note"),
-        ({"text": "a\0b"}, "note"),
-        ({"length": timedelta(0)}, "length"),
-        ({"length": timedelta(days=366)}, "length"),
+        ({"note": "  "}, "note"),
+        ({"note": "a\0b"}, "note"),
+        ({"duration_seconds": 0}, "durationSeconds"),
+        ({"duration_seconds": 366 * 86_400}, "durationSeconds"),
+        ({"duration_seconds": 10**30}, "durationSeconds"),
     ],
 )
 async def test_an_invalid_silence_is_refused_by_its_field(db, change, field):
-    given = {"rule": "*", "subject": "*", "text": "why", "length": timedelta(hours=1)} | change
-    async with context_of(db, settings_of()).work() as work:
+    async with context_of(db, settings_of()).work(caller=HOST) as work:
         with pytest.raises(InvalidValue) as caught:
-            await actions.silence(work, **given)
+            await silences.create(work, NewSilence(**{"note": "why"} | change))
+        assert (await silences.list_silences(work, SilenceFilter(ended=True))).data == []
     assert caught.value.where == (field,)
+
+
+async def test_silences_are_listed_in_pages_with_and_without_those_that_ended(db):
+    async with context_of(db, settings_of()).work(caller=HOST) as work:
+        first, second, third = [await silences.create(work, NewSilence(note=note)) for note in ("a", "b", "c")]
+        await silences.end(work, SilenceNamed(id=second.id))
+        page = await silences.list_silences(work, SilenceFilter(limit=1))
+        assert ([each.id for each in page.data], page.done) == ([third.id], False)
+        page = await silences.list_silences(work, SilenceFilter(limit=1, iterator=page.iterator))
+        assert ([each.id for each in page.data], page.done) == ([first.id], True)
+        page = await silences.list_silences(work, SilenceFilter(ended=True))
+        assert [(each.id, each.ended_by) for each in page.data] == [
+            (third.id, None), (second.id, "unknown"), (first.id, None),
+        ]  # fmt: skip
+
+
+async def test_a_silence_that_no_rule_matches_says_so(db):
+    async with context_of(db, settings_of(rules=HIGH)).work(caller=HOST) as work:
+        assert (await silences.create(work, NewSilence(rule="hi*", note="a"))).notes == []
+        (note,) = (await silences.create(work, NewSilence(rule="hey", note="a"))).notes
+    assert note.startswith("no rule matches 'hey', so this silences nothing; the rules are ")
 
 
 async def test_a_test_alert_arrives_marked_as_a_test(receiver):

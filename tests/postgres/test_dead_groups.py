@@ -24,8 +24,9 @@ from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, Not
 from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
 from boathook.service.caller import HOST
+from boathook.service.catalogue import jobs
 from boathook.service.catalogue.dead_letters import purge
-from boathook.service.operating import bulk_jobs
+from boathook.service.catalogue.jobs import JobNamed
 from boathook.service.operating import dead_letters as actions
 from boathook.service.operating.event_query import EventQuery
 from boathook.service.unit_of_work import AppContext
@@ -82,11 +83,11 @@ async def decide(context: AppContext, what, *args, **more) -> Any:
         return await what(work, *args, **more)
 
 
-async def follow(context: AppContext, task: Task) -> bulk_jobs.JobProgress:
-    return await decide(context, bulk_jobs.get_progress, task.shown_id)
+async def follow(context: AppContext, task: Task) -> jobs.Job:
+    return await decide(context, jobs.get, JobNamed(id=task.shown_id))
 
 
-async def finish(context: AppContext, task: Task) -> bulk_jobs.JobProgress:
+async def finish(context: AppContext, task: Task) -> jobs.Job:
     for _ in range(1_000):
         progress = await follow(context, task)
         if progress.state != "running":
@@ -352,12 +353,12 @@ class TestInTheBackground:
         await dead_letters.add_dead(*("x" for _ in range(7)))
         task = await decide(context, replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         await runner.run_step(context.database, Outbox())
-        await decide(context, bulk_jobs.stop, task.shown_id)
+        await decide(context, jobs.stop, JobNamed(id=task.shown_id))
         progress = await finish(context, task)
         assert (progress.state, progress.done, progress.error) == ("stopped", 3, "stopped by console:anna")
         assert await dead_letters.states() == {"pending": 3, "dead": 4}
         with pytest.raises(InvalidState, match="ended already"):
-            await decide(context, bulk_jobs.stop, task.shown_id)
+            await decide(context, jobs.stop, JobNamed(id=task.shown_id))
         assert (await listings.list_audit(dead_letters.db, ListFilter(), action="task.stop"))[
             0
         ].subject == task.shown_id
@@ -393,7 +394,7 @@ class TestInTheBackground:
         with pytest.raises(InvalidValue, match="why"):
             await decide(context, ignore_group, group.id, note="  ")
         progress = await finish(context, await decide(context, ignore_group, group.id, note="refunded by hand"))
-        assert (progress.done, progress.done_verb) == (2, "ignored")
+        assert (progress.done, progress.participle) == (2, "ignored")
         rows = await dead_letters.db.fetch("select distinct state, note from boathook.delivery_archive")
         assert [tuple(row) for row in rows] == [("ignored", "refunded by hand")]
 

@@ -19,8 +19,8 @@ from boathook.db.queries import event_chain, listings
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.model import Role
+from boathook.service.app_platform import AppPlatform, open_platform
 from boathook.service.operating import dead_letters
-from boathook.service.operating.app_platform import AppPlatform, open_platform
 from tests.commands import boathook_command
 from tests.postgres.api_client import open_api_client
 from tests.postgres.portal_client import open_console

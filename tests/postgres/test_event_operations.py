@@ -19,10 +19,11 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue
 from boathook.service.access.authorization import OperatorCaller
 from boathook.service.caller import HOST
-from boathook.service.catalogue import events
+from boathook.service.catalogue import events, jobs
 from boathook.service.catalogue.events import ReplayEvents
+from boathook.service.catalogue.jobs import JobNamed
 from boathook.service.fields import fields_of
-from boathook.service.operating import bulk_jobs, object_search
+from boathook.service.operating import object_search
 from boathook.service.operating.event_query import FILTERS, EventQuery
 from boathook.service.unit_of_work import AppContext, new_id
 from boathook_mcp.events import FindEvents
@@ -130,9 +131,9 @@ async def stored(store: Store, kind: str, request: dict[str, Any]) -> str:
     return ids.show(ids.TASK, task_id)
 
 
-async def progress_of(context: AppContext, job: str) -> bulk_jobs.JobProgress:
-    async with context.work() as work:
-        return await bulk_jobs.get_progress(work, job)
+async def progress_of(context: AppContext, job: str) -> jobs.Job:
+    async with context.work(caller=HOST) as work:
+        return await jobs.get(work, JobNamed(id=job))
 
 
 async def test_a_replay_that_an_earlier_version_stored_is_done(store: Store, context: AppContext):

@@ -17,10 +17,9 @@ from boathook.service import limits
 from boathook.service.access import operators
 from boathook.service.access.keys import create_for_portal
 from boathook.service.caller import HOST
-from boathook.service.catalogue import keys
+from boathook.service.catalogue import keys, silences
 from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
 from boathook.service.fields import check_values
-from boathook.service.operating import alerts
 from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
@@ -231,8 +230,8 @@ async def test_a_wrong_note_of_any_action(db: Database, work: UnitOfWork, note: 
     why = await refused(lambda: _raise_for(NOTES[note]), "note")
     for action in actions(db, AuditContext(actor="cli", note=NOTES[note])).values():
         assert await refused(action, "note") == why
-    silence = {"rule": "*", "subject": "*", "length": timedelta(hours=1)}
-    assert await refused(lambda: alerts.silence(work, text=NOTES[note], **silence), "note") == why
+    silence = silences.NewSilence(note=NOTES[note])
+    assert await refused(lambda: silences.create(replace(work, caller=HOST), silence), "note") == why
 
 
 async def _raise_for(note: str) -> None:

@@ -18,6 +18,9 @@ from boathook.service.access import login_rate, operator_tokens, operators
 from boathook.service.access.access_copy import AccessCopy
 from boathook.service.access.authorization import OperatorTokenCaller, Permission, Principal
 from boathook.service.access.keys import hash_token
+from boathook.service.caller import HOST
+from boathook.service.catalogue import operators as operator_actions
+from boathook.service.catalogue.operators import OperatorNamed
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import KEY, ApiClient, make_operator_token, make_token, open_api_client
 from tests.postgres.portal_client import open_console
@@ -49,7 +52,7 @@ async def test_a_token_acts_as_its_operator_and_the_audit_has_its_id(api, db):
     await client.ask(201, "POST", "/app", NEW)
     assert [row["name"] for row in (await client.ask(200, "GET", "/app"))["data"]] == ["Acme"]
     async with api.context.work() as work:
-        (token,) = await operator_tokens.list_all(work)
+        (token,) = await operator_tokens.list_of(work, await operators.get(work, "anna"))
     actor = await db.fetchval("select actor from boathook.audit where action = 'application.create'")
     assert actor == f"operator:anna/{token.shown_id}"
     assert ids.read(ids.OPERATOR_TOKEN, actor.partition("/")[2]) == token.id
@@ -146,17 +149,17 @@ async def test_a_token_ends_with_its_time_its_revocation_or_its_operator(api, db
 
 async def test_a_token_of_a_disabled_operator_does_not_come_back(api):
     client = await client_of(api)
-    async with api.context.work(actor="test") as work:
+    async with api.context.work(actor="test", caller=HOST) as work:
         await operators.create(work, "ben", Role.ADMIN)
-        await operators.disable(work, "anna")
-        await operators.enable(work, "anna")
+        await operator_actions.disable(work, OperatorNamed(name="anna"))
+        await operator_actions.enable(work, OperatorNamed(name="anna"))
     await client.ask(401, "GET", "/app")
 
 
 async def test_a_revoked_token_is_in_the_audit_and_revoked_once(api, db):
     client = await client_of(api)
     async with api.context.work(actor="cli:root") as work:
-        (token,) = await operator_tokens.list_all(work, "anna")
+        (token,) = await operator_tokens.list_of(work, await operators.get(work, "anna"))
         with pytest.raises(NotFound):
             await operator_tokens.revoke(work, token.id, new_id())
         await operator_tokens.revoke(work, token.id, token.operator_id)
@@ -201,10 +204,10 @@ async def test_the_longest_lifetime_is_ninety_days_for_the_database_too(api, db)
 
 
 async def test_a_disabled_operator_gets_no_token_and_an_enabled_one_twenty(api):
-    async with api.context.work() as work:
+    async with api.context.work(caller=HOST) as work:
         await operators.create(work, "anna", Role.ADMIN)
         await operators.create(work, "ben", Role.VIEWER)
-        await operators.disable(work, "ben")
+        await operator_actions.disable(work, OperatorNamed(name="ben"))
         with pytest.raises(InvalidState, match="ben is disabled"):
             await operator_tokens.create(work, "ben", "ci")
         last = await operator_tokens.create(work, "anna", "ci")

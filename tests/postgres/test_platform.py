@@ -30,7 +30,7 @@ from boathook.domain.errors import (
 from boathook.domain.model import Accepted
 from boathook.observability import meters
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
-from boathook.service.operating.app_platform import AppPlatform, open_platform
+from boathook.service.app_platform import AppPlatform, open_platform
 from tests.endpoint_factory import add_application, add_endpoint
 from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_integrity import Store

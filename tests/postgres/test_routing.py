@@ -26,7 +26,8 @@ from boathook.domain.model import Accepted, NewEvent, Route
 from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest.event_builder import scoped_hash
 from boathook.service.caller import HOST
-from boathook.service.operating import bulk_jobs
+from boathook.service.catalogue import jobs
+from boathook.service.catalogue.jobs import JobNamed
 from boathook.service.operating.event_query import EventQuery
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
@@ -504,8 +505,8 @@ async def test_the_consoles_bulk_job_routes_filtered_events(store: RoutingStore,
         task = await start_route(work, wanted, to="refund", note="the typo")
     while await runner.run_step(store.db, Outbox()):
         pass
-    async with context.work() as work:
-        progress = await bulk_jobs.get_progress(work, task.shown_id)
+    async with context.work(caller=HOST) as work:
+        progress = await jobs.get(work, JobNamed(id=task.shown_id))
     assert (progress.state, progress.done, progress.total, progress.title) == ("finished", 1, 1, "Re-route events")
     assert (await store.owed(lost), await store.owed(other)) == (["handler:refund"], [])
     async with context.work(caller=HOST) as work:

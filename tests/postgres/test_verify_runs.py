@@ -13,7 +13,9 @@ from boathook.delivery.integrity_runner import IntegrityRunner
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.errors import InvalidState
 from boathook.handlers.outbox import Outbox
-from boathook.service.operating import integrity as actions
+from boathook.service.caller import HOST
+from boathook.service.catalogue import integrity as actions
+from boathook.service.catalogue.integrity import AllRuns, IntegrityRun, NewRun, RunNamed
 from tests.postgres.api_client import make_context
 from tests.support import eventually
 
@@ -23,13 +25,13 @@ def maker(db: Database) -> IntegrityRunner:
 
 
 async def begin(db: Database, **how: bool) -> str:
-    async with make_context(db).work(actor="test") as work:
-        return (await actions.start(work, **how)).shown_id
+    async with make_context(db).work(actor="test", caller=HOST) as work:
+        return (await actions.start(work, NewRun(**how))).id
 
 
-async def state_of(db: Database, id: str) -> integrity_runs.IntegrityRun:
-    async with make_context(db).work() as work:
-        return await actions.get(work, id)
+async def state_of(db: Database, id: str) -> IntegrityRun:
+    async with make_context(db).work(caller=HOST) as work:
+        return await actions.get(work, RunNamed(id=id))
 
 
 async def has_state(db: Database, id: str, state: str) -> bool:
@@ -37,7 +39,7 @@ async def has_state(db: Database, id: str, state: str) -> bool:
 
 
 async def test_a_check_is_made_and_its_result_kept(db: Database):
-    id, one = await begin(db, is_deep=True), maker(db)
+    id, one = await begin(db, deep=True), maker(db)
     await one.start()
     await eventually(lambda: has_state(db, id, "finished"))
     data = (await state_of(db, id)).data
@@ -95,8 +97,8 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
     id, one = await begin(db), maker(db)
     await one.start()
     await begun.wait()
-    async with make_context(db).work(actor="test") as work:
-        await actions.stop(work, id)
+    async with make_context(db).work(actor="test", caller=HOST) as work:
+        await actions.stop(work, RunNamed(id=id))
     async with asyncio.timeout(300):
         await broken_off.wait()
     await one.stop()
@@ -124,7 +126,7 @@ async def test_tasks_that_run_in_pieces_leave_checks_alone(db: Database):
 async def test_only_the_last_ones_are_kept(db: Database):
     for _ in range(integrity_runs.MAX_RUNS + 3):
         id = await begin(db)
-        async with make_context(db).work(actor="test") as work:
-            await actions.stop(work, id)
-            assert len(await actions.list_recent(work.connection)) <= integrity_runs.MAX_RUNS
+        async with make_context(db).work(actor="test", caller=HOST) as work:
+            await actions.stop(work, RunNamed(id=id))
+            assert len((await actions.list_runs(work, AllRuns())).data) <= integrity_runs.MAX_RUNS
     assert await db.fetchval("select count(*) from boathook.task") == integrity_runs.MAX_RUNS

@@ -19,7 +19,7 @@ from boathook.db.deliveries import DeliveryStore, WaitingAttempt
 from boathook.delivery.keeper import Keeper
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import Complete, RetryDefaults, WaitUntil
-from boathook.service.operating.app_platform import open_platform
+from boathook.service.app_platform import open_platform
 from tests.commands import boathook_command
 from tests.postgres.test_deliveries import add_deliveries, claim, settle
 from tests.support import eventually

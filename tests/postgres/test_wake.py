@@ -22,7 +22,7 @@ from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import RetryDefaults, RetryPolicy
-from boathook.service.operating.app_platform import AppPlatform, open_platform
+from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.test_deliveries import add_deliveries, back, claim, lapse, settle
 from tests.sender_harness import Reply, Sink, add_endpoint, running_sender
 from tests.sender_harness import add_deliveries as add_endpoint_deliveries

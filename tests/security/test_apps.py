@@ -31,7 +31,7 @@ from boathook.server import interfaces, mount_access
 from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.loading import load_apps, with_apps
 from boathook.server.mounts import Lifespan
-from boathook.service.operating.app_platform import open_platform
+from boathook.service.app_platform import open_platform
 from boathook.verification.verifier import compile_body_schema
 from tests.postgres.api_client import make_context, make_token
 from tests.postgres.test_mounts import MountClient

@@ -34,6 +34,9 @@ from boathook.service.access.authorization import ACCESS_RULES
 from boathook.service.access.login_rate import LoginRateLimiter
 from boathook.service.access.oidc import AuthorizationRequest
 from boathook.service.access.sign_in_link import LINK_PATH
+from boathook.service.caller import HOST
+from boathook.service.catalogue import operators as operator_actions
+from boathook.service.catalogue.operators import OperatorNamed
 from boathook_console import login as signing_in
 from boathook_console.areas import AREAS
 from boathook_console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
@@ -405,8 +408,8 @@ async def _new_password(console: ConsoleApp) -> None:
 
 
 async def _kept_out(console: ConsoleApp) -> None:
-    async with console.context.work(actor="test") as work:
-        await operators.disable(work, "zoe")
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await operator_actions.disable(work, OperatorNamed(name="zoe"))
 
 
 @pytest.mark.parametrize("change", [_new_password, _kept_out])

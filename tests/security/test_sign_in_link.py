@@ -15,6 +15,9 @@ from boathook.domain.model import Role
 from boathook.service.access import operators
 from boathook.service.access.oidc import OidcIdentity
 from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
+from boathook.service.caller import HOST
+from boathook.service.catalogue import operators as operator_actions
+from boathook.service.catalogue.operators import OperatorNamed
 from boathook_console import login
 from boathook_console.shared import site
 from tests.postgres.portal_client import ConsoleApp, open_console
@@ -110,8 +113,8 @@ async def test_without_boathook_dev_there_is_no_token(console: ConsoleApp, tmp_p
 async def test_a_disabled_developer_stays_out(console: ConsoleApp, tmp_path: Path):
     await enter(console, create_token(tmp_path))
     await console.operator("anna")
-    async with console.context.work(actor="test") as work:
-        await operators.disable(work, "boathook dev")
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await operator_actions.disable(work, OperatorNamed(name="boathook dev"))
     assert (await enter(console, create_token(tmp_path))).status_code == 403
 
 

@@ -66,6 +66,8 @@ _NO_SECRETS = {
     ("Rule", "is_secret"): "a flag",
     ("Sample", "secret"): "of a published sample",
     ("SendingHealth", "has_secrets"): "a flag",
+    ("Operator", "has_password"): "a flag",
+    ("PasswordChanged", "password"): "the word changed",
     ("Setting", "is_secret"): "a flag",
     ("SourceView", "added_secrets"): "a number",
     ("SourceView", "captures_secret"): "a flag",

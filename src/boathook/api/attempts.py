@@ -24,6 +24,8 @@ from boathook.api.time_ranges import (
 )
 from boathook.domain import ids
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import messages as expunging
+from boathook.service.catalogue.messages import AttemptNamed
 from boathook.service.schemas.endpoints import EndpointBasicsOut
 from boathook.service.schemas.fields import DEPRECATED, Output, Timestamp, format_timestamp
 from boathook.service.sending import attempts, messages
@@ -208,7 +210,8 @@ async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: Att
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
     """Delete the stored response of an attempt."""
-    await attempts.expunge(call.work, call.application, msg_id, attempt_id)
+    reference = AttemptNamed(application=call.application.shown_id, message=msg_id, attempt=attempt_id)
+    await expunging.expunge_response(call.work, reference)
 
 
 @routes.post(

@@ -5,18 +5,17 @@ runs the operation in the transaction of the request, and returns the result. Id
 errors are those of every other route.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from boathook.api.errors import ApiError, answer_json, invalid, not_found
+from boathook.api.errors import answer_json, invalid, not_found
 from boathook.api.idempotency import CanonicalForm, canonical_of_input
 from boathook.api.route import AnyCall, ApiRoute
-from boathook.domain.errors import BoathookError, InvalidValue, NotFound
-from boathook.http.asgi import IS_AUTHENTICATED
+from boathook.domain.errors import BoathookError, InvalidValue
 from boathook.service import catalogue
 from boathook.service.access.authorization import requires
 from boathook.service.catalogue.operation import Http, Operation
@@ -26,8 +25,6 @@ from boathook.service.catalogue.wire import (
     CLIENT_HEADER,
     PATH_FIELD,
     QUERY_METHODS,
-    VERSION_HEADER,
-    own_version,
 )
 from boathook.service.fields import (
     Field,
@@ -57,10 +54,6 @@ class DerivedRoute(ApiRoute):
                 return answer_json(http.status, await operation(call.work, value))
             except InvalidValue as error:
                 raise self.locate(error, is_named=CLIENT_HEADER not in request.headers) from error
-            except NotFound as error:
-                if CLIENT_HEADER not in request.headers:
-                    raise
-                raise ApiError(404, "not_found", str(error)) from error
 
         super().__init__(
             BASE + http.path,
@@ -90,18 +83,6 @@ class DerivedRoute(ApiRoute):
         if document is not None and not isinstance(document, Mapping):
             raise InvalidValue("write an object")
         return cast("msgspec.Struct", read_json(self.operation.input, {**(document or {}), **path}))
-
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Return the function that handles a request; it tells the remote command line the server's version."""
-        handle = super().get_route_handler()
-
-        async def handle_with_version(request: Request) -> Response:
-            response = await handle(request)
-            if CLIENT_HEADER in request.headers and request.scope.get(IS_AUTHENTICATED):
-                response.headers[VERSION_HEADER] = own_version()
-            return response
-
-        return handle_with_version
 
     def locate(self, error: InvalidValue, *, is_named: bool = True) -> Exception:
         """Return an error of the input with its place in the request.

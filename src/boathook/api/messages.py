@@ -1,6 +1,5 @@
 """Routes of messages: publish, read, list and expunge messages, and check for subscribers."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -23,9 +22,12 @@ from boathook.api.route import (
 from boathook.api.time_ranges import Messages, WithContent
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
-from boathook.domain.errors import InvalidValue
+from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import messages as expunging
+from boathook.service.catalogue.messages import Expunge
+from boathook.service.fields import Rule, check_text
 from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, TypeName, format_timestamp
 from boathook.service.schemas.messages import ApplicationIn, MessageIn
 from boathook.service.sending import applications, messages
@@ -224,7 +226,13 @@ async def get_message(call: ApplicationCall, msg_id: MessageRef, with_content: W
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_content(call: ApplicationCall, msg_id: MessageRef) -> None:
     """Permanently delete a message's payload; the message cannot be resent."""
-    await messages.expunge(call.work, call.application, msg_id)
+    input = Expunge(application=call.application.shown_id, ids=[msg_id])
+    try:
+        expunged = await expunging.expunge(call.work, input)
+    except InvalidValue as error:
+        raise NotFound(str(error)) from None
+    if expunged.missing:
+        raise NotFound(f"there is no message {msg_id}")
 
 
 @routes.post(
@@ -239,6 +247,15 @@ async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
     return PrecheckOut(active=is_active)
 
 
+def _is_storable(name: str) -> bool:
+    """Return whether a message may have this eventId: PostgreSQL stores no control characters."""
+    try:
+        check_text(Rule(), name)
+    except ValueError:
+        return False
+    return True
+
+
 @routes.post(
     "/app/{app_id}/msg/bulk-expunge",
     operation_id="v1.message.bulk-expunge",
@@ -247,5 +264,9 @@ async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
 @requires(Permission.MESSAGE_EXPUNGE)
 async def bulk_expunge(call: ApplicationCall, body: BulkExpungeIn) -> BulkExpungeOut:
     """Permanently delete the payloads of several messages."""
-    found: Mapping[str, bool] = await messages.expunge_many(call.work, call.application, body.ids)
-    return BulkExpungeOut(results={name: "expunged" if known else "not-found" for name, known in found.items()})
+    names = [name for name in body.ids if _is_storable(name)]
+    missing = set(body.ids) - set(names)
+    if names:
+        input = Expunge(application=call.application.shown_id, ids=names)
+        missing |= set((await expunging.expunge(call.work, input)).missing)
+    return BulkExpungeOut(results={name: "not-found" if name in missing else "expunged" for name in body.ids})

@@ -51,6 +51,7 @@ from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import OnceFilter, get_logger
 from boathook.service.access.authorization import ACCESS_RULES, ApiCaller, Principal, permission_of
 from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.catalogue.wire import CLIENT_HEADER, VERSION_HEADER, own_version
 from boathook.service.schemas.fields import ignored_fields
 from boathook.service.sending import applications
 from boathook.service.sending.applications import Application
@@ -157,14 +158,17 @@ class ApiRoute(APIRoute):
         return RequestCanonicalizer(query, self.body_field)
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Return the function that handles a request."""
+        """Return the function that handles a request; it tells the remote command line the server's version."""
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             try:
-                return await self._answer(request, inner)
+                response = await self._answer(request, inner)
             except Exception as error:  # noqa: BLE001 - every response is JSON
-                return await _error_response(request, error)
+                response = await _error_response(request, error)
+            if CLIENT_HEADER in request.headers and request.scope.get(IS_AUTHENTICATED):
+                response.headers[VERSION_HEADER] = own_version()
+            return response
 
         return handle
 
@@ -251,6 +255,8 @@ async def _error_response(request: Request, error: Exception) -> Response:
     app_context: AppContext = request.state.app_context
     if isinstance(error, NotFound) and call is not None:
         error = await _find_elsewhere(app_context, request, call) or error
+        if isinstance(error, NotFound) and CLIENT_HEADER in request.headers:
+            error = ApiError(404, "not_found", str(error))
     answer = to_response(error, app_context.elsewhere)
     is_buffered = call is not None and call.buffered is not None
     if answer.status_code != 409 or request.method in _READ_METHODS or is_buffered:

@@ -17,11 +17,16 @@ from boathook.api.route import AnyCall, ApplicationCall, router
 from boathook.api.time_ranges import answer_page, check_status_class
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
-from boathook.domain.errors import NotFound
+from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
 from boathook.service.access.authorization import Permission, requires
-from boathook.service.operating import bulk_jobs, tasks
-from boathook.service.operating.bulk_jobs import JobProgress
+from boathook.service.catalogue import jobs, messages, recovery
+from boathook.service.catalogue.jobs import Job, JobNamed
+from boathook.service.catalogue.messages import Expunge
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.recovery import StartedTask
+from boathook.service.catalogue.values import name_object
+from boathook.service.operating import tasks
 from boathook.service.operating.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
 from boathook.service.schemas.fields import Input, Output, StrictInt, Timestamp, TypeName, format_timestamp
 
@@ -143,7 +148,7 @@ def _show_whole(task: Task) -> dict[str, Any]:
 @requires(Permission.MESSAGE_RESEND)
 async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
     """Attempt each failed message of an endpoint in a time range once, in the background."""
-    return answer_json(202, _show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
+    return await _start(call, recovery.recover, recovery.Span, endpoint_id, body)
 
 
 @routes.post(
@@ -156,8 +161,7 @@ async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: Recover
 @requires(Permission.MESSAGE_RESEND)
 async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
     """Send an endpoint, with its retry schedule, matching messages of a time range that it was never sent."""
-    task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
-    return answer_json(202, _show_task(task))
+    return await _start(call, recovery.replay_missing, recovery.Span, endpoint_id, body)
 
 
 @routes.post(
@@ -170,8 +174,29 @@ async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: 
 @requires(Permission.MESSAGE_RESEND)
 async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
     """Attempt each message of an endpoint in a time range once, in the background, whether it succeeded or failed."""
-    task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
-    return answer_json(202, _show_task(task))
+    return await _start(call, recovery.resend, recovery.Resend, endpoint_id, body, **body.filters())
+
+
+async def _start(
+    call: ApplicationCall,
+    operation: Operation[Any, StartedTask],
+    table: type[recovery.Span],
+    endpoint: str,
+    body: SpanIn,
+    **filters: Any,
+) -> Response:
+    """Start a task for an endpoint. Raises NotFound if there is no such endpoint, and as the operation does."""
+    span = table(
+        application=call.application.shown_id, endpoint=endpoint, since=body.since, until=body.until, **filters
+    )
+    try:
+        started = await operation(call.work, span)
+    except InvalidValue as error:
+        if error.where == ("endpoint",):
+            raise NotFound(str(error)) from None
+        raise
+    shown = {"id": started.id, "status": started.status, "task": started.task}
+    return answer_json(202, shown | {"updatedAt": format_timestamp(started.updated_at)})
 
 
 @background.get(
@@ -234,7 +259,9 @@ async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The 
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_all(call: ApplicationCall) -> Response:
     """Permanently delete the payloads of all messages of an application, in the background."""
-    return answer_json(202, _show_task(await tasks.purge_contents(call.work, call.application)))
+    expunged = await messages.expunge(call.work, Expunge(application=call.application.shown_id, all=True))
+    assert expunged.task is not None, "it was no dry run"
+    return answer_json(202, _show_task(await tasks.get(call.work, expunged.task)))
 
 
 @statistics.put(
@@ -286,16 +313,16 @@ class BulkJobOut(Output):
     outcome: str = Field(description="What has become of the replayed deliveries; empty in lists.")
 
 
-def show_job(progress: JobProgress) -> BulkJobOut:
+def show_job(job: Job) -> BulkJobOut:
     """Return a bulk job as the API shows it."""
-    return BulkJobOut.of(progress, skipped=progress.left, started_at=progress.begun_at, updated_at=progress.moved_at)
+    return BulkJobOut.of(job)
 
 
 @bulk.get("/bulk-job", operation_id="v1.bulk-job.list", summary="List bulk jobs", response_model=ListOf[BulkJobOut])
 @requires(Permission.JOB_VIEW)
 async def list_jobs(call: AnyCall, page: TaskPage) -> Response:
     """List the organization's bulk jobs of the last 90 days, newest first; operators' jobs are the default one's."""
-    found = await bulk_jobs.page_jobs(call.work, _window_of(page), limit=page.limit, is_ascending=page.is_ascending)
+    found = await jobs.read_page(call.work, _window_of(page), limit=page.limit, is_ascending=page.is_ascending)
     return answer_page(found, lambda job: job.id, lambda job: show_job(job).model_dump(mode="json", by_alias=True))
 
 
@@ -303,11 +330,11 @@ async def list_jobs(call: AnyCall, page: TaskPage) -> Response:
 @requires(Permission.JOB_VIEW)
 async def get_job(call: AnyCall, job_id: JobRef) -> BulkJobOut:
     """Return a bulk job with its progress and what has become of what it replayed."""
-    return show_job(await bulk_jobs.get_progress(call.work, job_id))
+    return show_job(await jobs.get(call.work, name_object(JobNamed, job_id)))
 
 
 @bulk.post("/bulk-job/{job_id}/stop", operation_id="v1.bulk-job.stop", summary="Stop a bulk job")
 @requires(Permission.JOB_STOP)
 async def stop_job(call: AnyCall, job_id: JobRef) -> BulkJobOut:
     """Stop a running bulk job after its current step; what it has done stays."""
-    return show_job(bulk_jobs.progress_of(await bulk_jobs.stop(call.work, job_id)))
+    return show_job(await jobs.stop(call.work, name_object(JobNamed, job_id)))

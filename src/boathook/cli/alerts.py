@@ -1,21 +1,19 @@
 """Commands for alerts: list, history, silences, test messages and the Prometheus rules."""
 
 import sys
-from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import actor, cli_context, run, run_in_transaction
-from boathook.cli.options import Json, lifetime_option
+from boathook.cli.derived import add
+from boathook.cli.options import Json
 from boathook.cli.output import STATE, Column, View
-from boathook.domain import ids
 from boathook.domain.alerts import show_number
-from boathook.domain.filters import Pattern
 from boathook.observability import ALERT_RULES
-from boathook.service.id_prefixes import complete
+from boathook.service.catalogue import silences
 from boathook.service.operating import alerts as actions
 from boathook.service.operating.alerts import Alert, SendFailed
 from boathook.service.unit_of_work import UnitOfWork
@@ -58,35 +56,11 @@ def list_history(ctx: typer.Context, limit: Limit = 50, as_json: Json = False) -
     )
 
 
-@alerts.command("silence", epilog=example(
-    "boathook alerts silence --rule error_rate --subject 'handler:crm' --for 2h --note 'the CRM moves tonight'",
-    "boathook alerts silence --end sil_01h455vb4pex5vsknk084sn02q4",
-))  # fmt: skip
-def silence(
-    ctx: typer.Context,
-    rule: Annotated[str, typer.Option(help="Rule name; * matches any characters.")] = "*",
-    subject: Annotated[str, typer.Option(help="Subject of the alert; * matches any characters.")] = "*",
-    length: Annotated[timedelta, lifetime_option("Duration: 45m, 2h, 7d.", "--for")] = "4h",  # type: ignore[assignment]  # typer parses the text of the default
-    note: Annotated[str, typer.Option(help="Reason; recorded with your name.")] = "",
-    end: Annotated[
-        str | None, typer.Option(metavar="ID", help="End this silence: its id or the beginning of it.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Send no messages about matching alerts for a time; they are still listed."""
-
-    async def make(work: UnitOfWork) -> Any:
-        if end is not None:
-            return await actions.end_silence(work, await complete(work.connection, ids.SILENCE, end))
-        return await actions.silence(work, rule=rule, subject=subject, text=note, length=length)
-
-    made = run_in_transaction(ctx, make)
-    message = f"{made.shown_id} has ended" if end else f"{made.shown_id}: silenced until {output.timestamp(made.until)}"
-    fields = {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
-    output.print_done(fields, message, as_json=as_json)
-    rules = cli_context(ctx).settings().notifications.rules
-    if end is None and not any(map(Pattern(rule).matches, rules)):
-        output.hint(f"no rule matches {rule!r}, so this silences nothing; the rules are {', '.join(sorted(rules))}")
+_End = Annotated[
+    str | None, typer.Option(metavar="ID", help="End this silence: its id or the beginning of it.", show_default=False)
+]
+add(alerts, silences.create, "silence", alternatives={"end": (silences.end, _End)})
+add(alerts, silences.list_silences, "silences")
 
 
 @alerts.command("test", epilog=example("boathook alerts test ops"))

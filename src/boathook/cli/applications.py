@@ -8,10 +8,12 @@ import typer
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, confirm, run_in_transaction
+from boathook.cli.derived import add
 from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs
 from boathook.cli.output import ID, Column, View
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability
+from boathook.service.catalogue import messages
 from boathook.service.gateway_address import gateway_url
 from boathook.service.sending import applications as actions
 from boathook.service.unit_of_work import UnitOfWork
@@ -137,3 +139,6 @@ def delete_application(ctx: typer.Context, application: Reference, yes: Yes = Fa
     confirm(f"delete the application {found.name!r} ({found.shown_id}) with all its endpoints", yes=yes)
     run_in_transaction(ctx, lambda work: actions.delete(work, found.shown_id))
     _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)
+
+
+add(applications, messages.expunge, "expunge")

@@ -93,6 +93,7 @@ _OPERATING: Final[Mapping[str, CommandEntry]] = {
     "config": CommandEntry("config:settings_app", "Settings."),
     "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
     "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
+    "jobs": CommandEntry("jobs:jobs", "Bulk jobs: replays, and other actions on many objects."),
     "dashboards": CommandEntry(
         "config:print_dashboards",
         "Print the Grafana dashboards, one JSON document per line, or write them to a folder.",

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast, get_args
 
 import msgspec
@@ -24,7 +25,7 @@ from boathook.cli.context import (
     run_in_transaction,
 )
 from boathook.cli.context import run as run_async
-from boathook.cli.options import After, Json, Limit, Yes, confirm_selection, read_lifetime
+from boathook.cli.options import After, Json, Limit, Yes, confirm_selection, read_lifetime, show_lifetime
 from boathook.cli.output import CODE, RECIPIENT, Column, Progress, View, hint, parse_time, say
 from boathook.domain.errors import InvalidValue
 from boathook.domain.plurals import counted
@@ -49,7 +50,16 @@ Choose = Callable[[Mapping[str, Any], dict[str, Any]], tuple[Operation[Any, Any]
 """Chooses the operation of a command by its own options and the values of the others; see `add_selection`."""
 
 
-def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: View | None = None) -> None:
+def add(
+    group: typer.Typer,
+    operation: Operation[Any, Any],
+    name: str,
+    *,
+    view: View | None = None,
+    alternatives: Mapping[str, tuple[Operation[Any, Any], Any]] = MappingProxyType({}),
+    options: Mapping[str, Any] | None = None,
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> None:
     """Add the command of an operation to a group.
 
     Args:
@@ -57,24 +67,43 @@ def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: 
         operation: the operation.
         name: the name of the command.
         view: how it prints its result, or the rows of a list; by default all fields, times as ages.
+        alternatives: options that name an object for another operation, which then runs instead: by the option's name,
+            the operation and the option.
+        options: options besides those of the fields, or in place of them: the annotation and the default, by name;
+            None: no option.
+        read: returns the values of fields for the values of all options. Raises UsageError.
     """
     is_list = issubclass(operation.input, PageInput)
     own = [field for field in operation.fields if not (is_list and field.name in {"limit", "iterator"})]
+    extra = dict(options or {})
     view = view or view_of(operation)
 
     def command(ctx: typer.Context, **values: Any) -> None:
         as_json = values.pop("as_json")
+        chosen_ids = {option: values.pop(option) for option in alternatives}
+        for option, object_id in chosen_ids.items():
+            if object_id is not None:
+                other = alternatives[option][0]
+                _print(other, _run(ctx, other, other.input(id=object_id)), view_of(other), as_json=as_json)
+                return
         if is_list:
             _print_list(ctx, operation, values, view, as_json=as_json)
             return
         yes = values.pop("yes", True)
-        value = _input(operation, values)
-        if operation.warns:
+        value = _input(operation, read(values))
+        if operation.warns and not getattr(value, "dry_run", False):
             confirm(operation.warns.format(**asdict(value)), yes=yes)
         _print(operation, _run(ctx, operation, value), view, as_json=as_json)
 
     cast("Any", command).runs_remotely = operation.http is not None
-    parameters = [*map(_parameter, own)]
+    cast("Any", command).alternatives = tuple(other for other, _ in alternatives.values())
+    parameters = [_parameter(field) for field in own if field.name not in extra]
+    parameters += [_fixed(option, *shown) for option, shown in extra.items() if shown is not None]
+    if alternatives:  # which need nothing else, so the rule of a field says that it is required
+        parameters = [
+            each.replace(default="") if each.default is inspect.Parameter.empty else each for each in parameters
+        ]
+        parameters += [_fixed(option, annotation, None) for option, (_, annotation) in alternatives.items()]
     if is_list:
         parameters += [_fixed("limit", Limit, 50), _fixed("after", After, None)]
     if operation.must_confirm:
@@ -443,6 +472,8 @@ def _parameter(field: Field) -> inspect.Parameter:
         more = {"parser": parse_time, "metavar": "TIME"}
     kind = list[kind] if field.is_list else kind
     default = inspect.Parameter.empty if field.is_required else field.default
+    if rule.is_duration and field.default:
+        default = show_lifetime(field.default)
     annotation = kind if field.is_required or field.kind is Kind.FLAG else kind | None
     if rule.argument:
         info = typer.Argument(metavar=rule.argument, help=_help(field), show_default=False)
@@ -563,15 +594,25 @@ class naming_options:  # noqa: N801 - a context manager
 
 
 def _print(operation: Operation[Any, Any], result: Any, view: View, *, as_json: bool) -> None:
+    if any(field.name == "data" and field.is_list for field in operation.result_fields):
+        view.print_rows(result.data, as_json=as_json)
+        return
     values = asdict(result)
+    for note in values.pop("notes", ()):
+        hint(note)
     if as_json:
         output.print_json(view.plain(result))
     elif operation.secret:
         output.say(values[operation.secret])
     elif operation.says:
-        output.say(operation.says.format(**values))
+        output.say(operation.says.format(**_shown(values)))
     else:
         view.print_one(result, as_json=False)
+
+
+def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a result as a sentence has them."""
+    return {name: output.timestamp(value) if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 def _print_list(

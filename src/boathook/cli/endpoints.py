@@ -21,10 +21,12 @@ from boathook.cli.context import (
     run,
     run_in_transaction,
 )
+from boathook.cli.derived import add
 from boathook.cli.field_options import field_options, read_options
 from boathook.cli.options import Json, Limit, Since, Until, Yes, read_pairs, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
+from boathook.service.catalogue import recovery
 from boathook.service.operating.recipient_stats import EndpointStatus, read_endpoint_statuses
 from boathook.service.sending import applications, attempts, endpoint_secrets, messages
 from boathook.service.sending import endpoints as actions
@@ -363,6 +365,11 @@ def delete_endpoint(
     confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
     _act(ctx, application, lambda work, owner: actions.delete(work, owner, found.shown_id))
     _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)
+
+
+add(endpoints, recovery.recover, "recover")
+add(endpoints, recovery.replay_missing, "replay-missing")
+add(endpoints, recovery.resend, "resend")
 
 
 def _act(

@@ -101,6 +101,14 @@ def read_lifetime(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+def show_lifetime(seconds: int) -> str:
+    """Return a duration as `read_lifetime` reads it: in whole minutes, hours or days, whichever is largest."""
+    for unit, size in (("d", 86_400), ("h", 3_600)):
+        if seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds // 60}m"
+
+
 def lifetime_option(help: str, *names: str) -> Any:
     """Return an option that takes a duration."""
     return typer.Option(*names, parser=read_lifetime, metavar="LENGTH", help=help)

@@ -231,6 +231,20 @@ async def list_silences(connection: Connection, *, ended_after: datetime) -> lis
     return [StoredSilence(**dict(row)) for row in await connection.fetch(SQL["list_silences"], ended_after)]
 
 
+async def page_silences(
+    connection: Connection, *, is_ended: bool, before: UUID | None, limit: int
+) -> list[StoredSilence]:
+    """Return a page of silences, newest first.
+
+    Args:
+        connection: the connection.
+        is_ended: whether to return those that have ended, too.
+        before: only older ones than this one.
+        limit: the maximum number.
+    """
+    return [StoredSilence(**dict(row)) for row in await connection.fetch(SQL["page_silences"], is_ended, before, limit)]
+
+
 async def insert_silence(
     connection: Connection, identifier: UUID, *, rule: str, subject: str, note: str, actor: str, until: datetime
 ) -> StoredSilence:

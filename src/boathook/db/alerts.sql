@@ -59,6 +59,13 @@ where coalesce(ended_at, until) > $1
 order by until desc, id desc
 limit 500
 
+-- name: page_silences
+-- Reads a page of silences, newest first.
+select * from boathook.alert_silence
+where ($1 or (ended_at is null and until > clock_timestamp())) and ($2::uuid is null or id < $2)
+order by id desc
+limit $3
+
 -- name: insert_silence
 -- Inserts a silence.
 insert into boathook.alert_silence (id, rule, subject, note, actor, until)

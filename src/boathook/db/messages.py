@@ -282,6 +282,11 @@ async def expunge(connection: Connection, application: str, message_ids: Sequenc
     return list(row["gone"])
 
 
+async def count_contents(connection: Connection, application: str, *, limit: int) -> int:
+    """Count the messages of an application that have content, up to *limit*."""
+    return int(await connection.fetchval(SQL["count_contents"], application, limit))
+
+
 async def find_ids(connection: Connection, application: str, references: Sequence[str]) -> Mapping[str, UUID]:
     """Return the ids of an application's messages by reference: ids, or publisher ids."""
     parsed_ids = {name: identifier for name in references if (identifier := _read(name)) is not None}

@@ -151,6 +151,10 @@ select
     (select coalesce(array_agg(recipient), '{}') from buried where order_key is not null) as recipients,
     (select coalesce(array_agg(order_key), '{}') from buried where order_key is not null) as order_keys
 
+-- name: count_contents
+-- Counts the messages of an application that have content, up to a number.
+select count(*) from (select from boathook.event where application = $1 and expunged_at is null limit $2) as e
+
 -- name: find_messages
 -- Finds messages of an application by their ids and by their publishers' ids.
 select id, dedup_key

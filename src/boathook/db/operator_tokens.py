@@ -71,9 +71,11 @@ async def find(connection: Connection, token_sha256: bytes) -> UsableToken | Non
     return UsableToken(**{name: row[name] for name in UsableToken.__struct_fields__})
 
 
-async def list_all(connection: Connection, operator_id: UUID | None = None) -> list[OperatorToken]:
-    """Return the tokens of all operators, or of one, newest first."""
-    return [_token(row) for row in await connection.fetch(SQL["list_tokens"], operator_id)]
+async def list_all(
+    connection: Connection, operator_id: UUID | None = None, *, before: UUID | None = None, limit: int | None = None
+) -> list[OperatorToken]:
+    """Return the tokens of all operators, or of one, newest first: at most *limit*, and only older ones than one."""
+    return [_token(row) for row in await connection.fetch(SQL["list_tokens"], operator_id, before, limit)]
 
 
 async def revoke(connection: Connection, id: UUID, operator_id: UUID | None = None) -> bool:

@@ -28,8 +28,9 @@ where id = (select id from boathook.operator_token where id = $1 for update skip
 -- Returns the tokens of all operators or of one, newest first.
 select t.*, o.name as operator
 from boathook.operator_token t join boathook.operator o on o.id = t.operator_id
-where $1::uuid is null or t.operator_id = $1
+where ($1::uuid is null or t.operator_id = $1) and ($2::uuid is null or t.id < $2)
 order by t.id desc
+limit $3
 
 -- name: revoke_token
 -- Revokes a valid token, of any operator or of one.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - re-exported
     from boathook.handlers.hooks import Hooks
     from boathook.observability.live_metrics import LiveMetrics
-    from boathook.service.operating.app_platform import AppPlatform, ServerUrlFactory
+    from boathook.service.app_platform import AppPlatform, ServerUrlFactory
 
 _USER_FOLDERS: Final = 3
 """How many folders of the search path are named in errors: the settings' and the working folder are first."""
@@ -213,7 +213,7 @@ def bind(
         live_metrics: the metrics of this process, under its slot's name.
     """
     # Imported here because it takes longer than an entire list command.
-    from boathook.service.operating.app_platform import open_platform
+    from boathook.service.app_platform import open_platform
 
     platform = open_platform(settings, server_url=server_url, live_metrics=live_metrics)
     for hook in hooks:

@@ -33,6 +33,14 @@ SessionName = Annotated[
 ]
 Flag = Annotated[str, Rule(help="Feature flag.", min_length=1, max_length=256)]
 Note = Annotated[str, Rule(help="Reason, kept in the audit.", max_length=2_000, example="the receiver is back")]
+
+
+def _require_text(note: str) -> None:
+    if not note.strip():
+        raise ValueError("write a note that says why; it is kept")
+
+
+RequiredNote = Annotated[Note, Rule(check=_require_text)]
 Pace = Annotated[float, Rule(help="Maximum per second.", unit="a second", minimum=0.001, maximum=100_000)]
 """Deliveries a second of a replay."""
 UserName = Annotated[str, Rule(pattern="[^:]*", form="a user name without a colon", max_length=1_024)]

@@ -11,9 +11,11 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound, SecretUnreadable
 from boathook.domain.windows import after_message
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import recovery
+from boathook.service.catalogue.recovery import Span, StartedTask
 from boathook.service.operating import recipient_stats, tasks
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
-from boathook.service.operating.tasks import Task, TaskOperation, TaskState, TimeRange
+from boathook.service.operating.tasks import Task, TaskOperation, TaskState
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.sending import attempts, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.sending.applications import Application, PageRequest
@@ -379,7 +381,7 @@ def _snippet(row: AttemptRow | None) -> str:
 async def recover(scope: ApplicationScope) -> Response:
     """Retry an endpoint's failed messages since a given time."""
     async with scope.work() as (work, application):
-        task = await tasks.recover(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+        task = await recovery.recover(work, _span(scope, application))
     return _to_task(scope, task)
 
 
@@ -387,19 +389,20 @@ async def recover(scope: ApplicationScope) -> Response:
 async def replay_missing(scope: ApplicationScope) -> Response:
     """Send an endpoint the matching messages since a given time that it was never sent."""
     async with scope.work() as (work, application):
-        task = await tasks.replay_missing(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+        task = await recovery.replay_missing(work, _span(scope, application))
     return _to_task(scope, task)
 
 
-def _since(scope: ApplicationScope) -> datetime:
+def _span(scope: ApplicationScope, application: Application) -> Span:
     since = query_params.get_time(scope.context.form, "since")
     if since is None:
         raise InvalidValue("enter a UTC time such as 2026-01-31T12:00", "since")
-    return since.astimezone(UTC)
+    endpoint = scope.context.path["endpoint"]
+    return Span(application=application.shown_id, endpoint=endpoint, since=since.astimezone(UTC))
 
 
-def _to_task(scope: ApplicationScope, task: Task) -> Response:
-    return scope.to(f"/endpoints/{scope.context.path['endpoint']}/tasks/{task.shown_id}")
+def _to_task(scope: ApplicationScope, task: StartedTask) -> Response:
+    return scope.to(f"/endpoints/{scope.context.path['endpoint']}/tasks/{task.id}")
 
 
 @pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)

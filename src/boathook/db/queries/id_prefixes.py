@@ -22,6 +22,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     ids.OPERATOR_TOKEN: "find_operator_tokens",
     ids.SOURCE_SECRET: "find_source_secrets",
     ids.SILENCE: "find_silences",
+    ids.TASK: "find_tasks",
 }
 
 

@@ -93,3 +93,9 @@ select id from boathook.source_secret where id between $1 and $2 and $4::text is
 -- name: find_silences
 -- Finds silences of alerts, which only operators see.
 select id from boathook.alert_silence where id between $1 and $2 and $4::text is null order by id limit $3
+
+-- name: find_tasks
+-- Finds background tasks, which bulk jobs are.
+select id from boathook.task
+where id between $1 and $2 and ($4::text is null or organization = $4)
+order by id limit $3

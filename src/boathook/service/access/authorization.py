@@ -90,9 +90,9 @@ class Permission(StrEnum):
     OPERATIONAL_WEBHOOK_MANAGE = "operational_webhook.manage"
     """Read and change endpoints of operational webhooks, with their secrets and headers."""
     OPERATOR_ACCESS_MANAGE = "operator.access.manage"
-    """Create operators, set their passwords and create their tokens."""
+    """Give access: create and enable operators, change their roles, set their passwords and create their tokens."""
     OPERATOR_MANAGE = "operator.manage"
-    """List, disable, enable and delete operators, change their roles and revoke their tokens."""
+    """List, disable and delete operators, and revoke their tokens."""
     PORTAL_GRANT = "portal.grant"
     """Create and revoke access to an application's portal."""
     REJECTION_REVERIFY = "rejection.reverify"
@@ -176,12 +176,12 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.JOB_VIEW: AccessRule(role=Role.VIEWER),
         Permission.KEY_MANAGE: _ADMIN,
         Permission.KEY_VIEW: _VIEWER,
-        Permission.MESSAGE_EXPUNGE: _ORGANIZATION,
+        Permission.MESSAGE_EXPUNGE: AccessRule(role=Role.ADMIN),
         Permission.MESSAGE_PUBLISH: AccessRule(role=Role.OPERATOR),
         Permission.MESSAGE_RESEND: AccessRule(role=Role.OPERATOR, capability=Capability.CREATE_ATTEMPTS),
         Permission.MESSAGE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.OPERATIONAL_WEBHOOK_MANAGE: _ORGANIZATION,
-        # A token with it could create another one, or a password, that outlives it.
+        # A token with it could give an access that outlives it.
         Permission.OPERATOR_ACCESS_MANAGE: _operators(Role.ADMIN, with_token=False),
         Permission.OPERATOR_MANAGE: _ADMIN,
         Permission.PORTAL_GRANT: AccessRule(role=Role.OPERATOR),

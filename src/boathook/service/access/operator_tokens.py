@@ -1,4 +1,4 @@
-"""Creates, lists and revokes the bearer tokens of operators, and authenticates their holders.
+"""Creates and revokes the bearer tokens of operators, and authenticates their holders.
 
 An operator has tokens for programs that use the API on the whole deployment: scripts, the remote command line, agents.
 A token is created in the console or on the host, never with another token; it is shown once, and stored as a hash.
@@ -6,7 +6,7 @@ A token is created in the console or on the host, never with another token; it i
 
 import secrets
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 from uuid import UUID
 
 from boathook.db import operator_tokens, operators
@@ -23,12 +23,20 @@ from boathook.service.access.keys import ENTROPY, hash_token
 from boathook.service.access.login_rate import OperatorTokenRates
 from boathook.service.access.operators import get
 from boathook.service.common_fields import KeyName
-from boathook.service.fields import check_value
+from boathook.service.fields import Rule, check_value
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id
 
 PREFIX: Final = "bho_"
 DEFAULT_LIFETIME: Final = timedelta(days=30)
 
+
+def _check_lifetime(seconds: int) -> None:
+    low, high = limits.MIN_OPERATOR_TOKEN_LIFETIME, limits.MAX_OPERATOR_TOKEN_LIFETIME
+    if not low.total_seconds() <= seconds <= high.total_seconds():
+        raise ValueError(f"write a minute to {high.days} days")
+
+
+TokenLifetime = Annotated[int, Rule(check=_check_lifetime)]
 
 rates = OperatorTokenRates()
 """Limits the requests of this process with operators' tokens."""
@@ -69,8 +77,7 @@ async def create(
         )
     owner = await _lock(work, operator)
     check_value(KeyName, name, "name")
-    if not limits.MIN_OPERATOR_TOKEN_LIFETIME <= lifetime <= limits.MAX_OPERATOR_TOKEN_LIFETIME:
-        raise InvalidValue(f"write a minute to {limits.MAX_OPERATOR_TOKEN_LIFETIME.days} days", "lifetime")
+    check_value(TokenLifetime, int(lifetime.total_seconds()), "lifetime")
     if role is not None and not Role(owner.role).covers(role):
         raise InvalidValue(f"{owner.name} is {owner.role}; a token has no higher role than its operator", "role")
     text = PREFIX + secrets.token_urlsafe(ENTROPY)
@@ -101,10 +108,9 @@ def _describe(token: OperatorToken) -> str:
     return f"{token.operator}: {token.name}, {token.role}, until {token.expires_at:%Y-%m-%d %H:%M} UTC"
 
 
-async def list_all(work: UnitOfWork, operator: str | None = None) -> list[OperatorToken]:
-    """Return the tokens of all operators or of one, newest first. Raises NotFound if there is no such operator."""
-    owner = None if operator is None else (await get(work, operator)).id
-    return await operator_tokens.list_all(work.connection, owner)
+async def list_of(work: UnitOfWork, operator: Operator) -> list[OperatorToken]:
+    """Return all tokens of an operator, newest first."""
+    return await operator_tokens.list_all(work.connection, operator.id)
 
 
 async def revoke(work: UnitOfWork, id: UUID, operator_id: UUID | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Creates, changes and lists operators, and authenticates them.
+"""Creates, changes and authenticates operators; what others may do with them is in the catalogue of operations.
 
 A password's hash with weaker parameters than today's is renewed when the operator signs in. A session's token is 32
 random bytes; the database stores only its SHA-256.
@@ -6,26 +6,35 @@ random bytes; the database stores only its SHA-256.
 
 import contextlib
 import secrets
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from boathook.db import operator_tokens, operators
+from boathook.db import operators
 from boathook.db.audit import record
 from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re-exported
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
 from boathook.domain.endpoints import check_segment
-from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, NotFound
+from boathook.domain.errors import AlreadyExists, InvalidState, NotFound
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
 from boathook.service.access.keys import hash_token
 from boathook.service.access.oidc import OidcIdentity
 from boathook.service.access.passwords import hash_password, is_password, rehash_if_weak
 from boathook.service.access.sign_in_link import redeem_token
-from boathook.service.limits import field
+from boathook.service.fields import Rule, check_value
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
 _MAX_NAME_LENGTH: Final = 120
+
+
+def _check_name(name: str) -> None:
+    name = name.strip()
+    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+        raise ValueError(f"a name has 1 to {_MAX_NAME_LENGTH} printable characters")
+    check_segment(name)
+
+
+OperatorName = Annotated[str, Rule(check=_check_name)]
 _DEVELOPER: Final = "boathook dev"
 _DEVELOPER_SUBJECT: Final = "boathook dev"
 """Subjects of identity providers begin with an issuer's URL."""
@@ -56,7 +65,7 @@ async def create(
         InvalidValue: the name or the password is invalid.
         AlreadyExists: there is an operator with this name.
     """
-    name = _checked_name(name)
+    name = check_value(OperatorName, name.strip(), "name")
     if await operators.find(work.connection, name) is not None:
         raise AlreadyExists(f"operator {name} already exists")
     password_hash = None if password is None else await hash_password(password)
@@ -67,11 +76,6 @@ async def create(
         raise AlreadyExists(f"operator {name} already exists")
     await record(work.connection, work.actor, "operator.create", created.shown_id, f"{name}, {role}")
     return created
-
-
-async def list_all(work: UnitOfWork) -> Sequence[Operator]:
-    """Return all operators, ordered by name."""
-    return await operators.list_all(work.connection)
 
 
 async def get(work: UnitOfWork, name: str) -> Operator:
@@ -91,7 +95,7 @@ async def set_role(work: UnitOfWork, name: str, role: Role) -> Operator:
     """
     operator = await get(work, name)
     if role is not Role.ADMIN:
-        await _keep_an_admin(work, operator)
+        await keep_an_admin(work, operator)
     await operators.update(work.connection, operator.id, role=role)
     await record(
         work.connection, work.actor, "operator.role", operator.shown_id, f"{operator.name}: {operator.role} to {role}"
@@ -112,32 +116,8 @@ async def set_password(work: UnitOfWork, name: str, password: str, *, keep: str 
     await record(work.connection, work.actor, "operator.password", operator.shown_id, operator.name)
 
 
-async def disable(work: UnitOfWork, name: str) -> None:
-    """Disable an operator, end all of their sessions and revoke their tokens. Raises as `set_role` does."""
-    operator = await get(work, name)
-    await _keep_an_admin(work, operator)
-    await operators.update(work.connection, operator.id, is_disabled=True)
-    await operators.end_sessions(work.connection, operator.id)
-    await operator_tokens.revoke_all(work.connection, operator.id)
-    await record(work.connection, work.actor, "operator.disable", operator.shown_id, operator.name)
-
-
-async def enable(work: UnitOfWork, name: str) -> None:
-    """Enable an operator again. Raises NotFound."""
-    operator = await get(work, name)
-    await operators.update(work.connection, operator.id, is_disabled=False)
-    await record(work.connection, work.actor, "operator.enable", operator.shown_id, operator.name)
-
-
-async def delete(work: UnitOfWork, name: str) -> None:
-    """Delete an operator; their audit rows stay. Raises as `set_role` does."""
-    operator = await get(work, name)
-    await _keep_an_admin(work, operator)
-    await operators.delete(work.connection, operator.id)
-    await record(work.connection, work.actor, "operator.delete", operator.shown_id, operator.name)
-
-
-async def _keep_an_admin(work: UnitOfWork, operator: Operator) -> None:
+async def keep_an_admin(work: UnitOfWork, operator: Operator) -> None:
+    """Check that another enabled admin is left without this operator. Raises InvalidState."""
     others = [id for id in await operators.lock_admins(work.connection) if id != operator.id]
     if operator.role == Role.ADMIN and operator.disabled_at is None and not others:
         raise InvalidState(f"{operator.name} is the only admin; create another one first", "last_admin")
@@ -279,12 +259,3 @@ async def sign_out_everywhere(work: UnitOfWork, operator: Operator, *, but: str 
     """End all sessions of an operator, except the one with the token *but*."""
     await operators.end_sessions(work.connection, operator.id, but=None if but is None else hash_token(but))
     await record(work.connection, work.actor, "operator.sign_out_everywhere", operator.shown_id)
-
-
-def _checked_name(name: str) -> str:
-    name = name.strip()
-    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
-        raise InvalidValue(f"a name has 1 to {_MAX_NAME_LENGTH} printable characters", "name")
-    with field("name"):
-        check_segment(name)
-    return name

@@ -24,6 +24,13 @@ NOUNS: Final = {
     "event": "events",
     "source": "sources",
     "source_secret": "source_secrets",
+    "integrity": "integrity",
+    "job": "jobs",
+    "message": "messages",
+    "operator": "operators",
+    "operator_token": "operator_tokens",
+    "recovery": "recovery",
+    "silence": "silences",
 }
 """The nouns that have operations, each with its module."""
 

@@ -7,6 +7,7 @@ from boathook.db.tasks import TaskOperation
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope
 from boathook.service.catalogue.selection import Batch, DeadLetters, Note, Rate, on_dead_letters
+from boathook.service.common_fields import RequiredNote
 from boathook.service.fields import Rule
 
 
@@ -17,21 +18,12 @@ class Replay(DeadLetters, frozen=True, kw_only=True):
     note: Note = ""
 
 
-def _require_note(note: str) -> None:
-    if not note.strip():
-        raise ValueError("write a note that says why; it is kept")
-
-
 class Ignore(DeadLetters, frozen=True, kw_only=True):
     """The dead letters to ignore, and why."""
 
     note: Annotated[
-        Note,
-        Rule(
-            help="Reason; stored as the outcome of the delivery.", check=_require_note,
-            example="refunded by hand",
-        ),
-    ]  # fmt: skip
+        RequiredNote, Rule(help="Reason; stored as the outcome of the delivery.", example="refunded by hand")
+    ]
 
 
 class Purge(DeadLetters, frozen=True, kw_only=True):

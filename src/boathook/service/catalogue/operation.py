@@ -149,6 +149,8 @@ class Operation(Generic[In, Out]):
             raise NotAllowed(f"{self.name} needs the permission {self.permission}")
         if self.scope is Scope.DEPLOYMENT and caller.tenant is not None:
             raise NotAllowed(f"{self.name} acts on the whole deployment, which a key of one organization may not do")
+        if caller.tenant not in {None, work.organization}:
+            raise NotAllowed("a key of one organization may not act on another")
         if self.scope is not Scope.APPLICATION and caller.application_id is not None:
             raise NotAllowed(f"{self.name} acts beyond one application, which a key of one application may not do")
 
@@ -189,6 +191,7 @@ def operation(
     says: str = "",
     warns: str = "",
     must_confirm: bool = False,
+    must_type: str = "",
     secret: str = "",
     examples: Sequence[str] = (),
 ) -> Callable[[Body[In, Out]], Operation[In, Out]]:
@@ -198,7 +201,8 @@ def operation(
         *_, input_type, result_type = cast("Any", body).__annotations__.values()
         return Operation(
             name, body, input=input_type, result=result_type, permission=permission, scope=scope, http=http, tag=tag,
-            undo=undo, says=says, warns=warns, must_confirm=must_confirm, secret=secret, examples=examples,
+            undo=undo, says=says, warns=warns, must_confirm=must_confirm, must_type=must_type, secret=secret,
+            examples=examples,
         )  # fmt: skip
 
     return declare

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.redaction import RedactedStruct
-from boathook.service.fields import Input, Rule
+from boathook.service.fields import Input, Rule, check
 
+Named = TypeVar("Named", bound=Any)
 _NAMED: Final = re.compile(r"`(\w+)`")
 
 
@@ -27,6 +28,15 @@ class Result(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
 def name_fields(text: str, name: Callable[[str], str] = str) -> str:
     """Return the text of an error with the fields that it names in backticks as an interface names them."""
     return _NAMED.sub(lambda found: name(found[1]), text)
+
+
+def name_object(table: type[Named], reference: str) -> Named:
+    """Return the input that names one object by a part of a path. Raises NotFound if it is invalid."""
+    try:
+        value: Named = check(table(id=reference))
+    except InvalidValue as error:
+        raise NotFound(str(error)) from None
+    return value
 
 
 def read_id(prefix: str, text: str) -> UUID:

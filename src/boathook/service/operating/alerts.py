@@ -1,4 +1,4 @@
-"""Use cases of alerts: list them, silence them, and test the channels."""
+"""Use cases of alerts: list them, and test the channels; silences are in the catalogue of operations."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,9 @@ from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill_summary, show_number
-from boathook.domain.errors import InvalidValue, NotFound
-from boathook.service.limits import require_note
+from boathook.domain.errors import NotFound
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
-MAX_SILENCE: Final = timedelta(days=365)
-"""Maximum duration of a silence; to silence a rule permanently, disable it."""
-_MAX_PATTERN_LENGTH: Final = 300
 _JUST_ENDED: Final = timedelta(days=1)
 
 
@@ -123,51 +119,6 @@ async def list_firing(connection: Connection) -> list[Alert]:
 
 
 read_history = kept.list_ended
-
-
-async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, length: timedelta) -> StoredSilence:
-    """Suppress the notifications of some alerts for a time; the alerts are still shown.
-
-    Args:
-        work: the unit of work.
-        rule: a pattern of rule names, in which ``*`` matches any characters.
-        subject: a pattern of subjects.
-        text: the reason.
-        length: the duration.
-
-    Raises:
-        InvalidValue: an argument is invalid.
-    """
-    for name, pattern in (("rule", rule), ("subject", subject)):
-        if not 0 < len(pattern) <= _MAX_PATTERN_LENGTH or not pattern.isprintable():
-            raise InvalidValue("write a name, or * for all", name)
-    text = require_note(text)
-    if not timedelta(0) < length <= MAX_SILENCE:
-        raise InvalidValue("must be positive and at most one year", "length")
-    created = await kept.insert_silence(
-        work.connection,
-        new_id(),
-        rule=rule,
-        subject=subject,
-        note=text,
-        actor=work.actor,
-        until=datetime.now(UTC) + length,
-    )
-    await record(work.connection, work.actor, "alert.silence", created.shown_id, f"{rule} {subject}: {text}")
-    return created
-
-
-async def end_silence(work: UnitOfWork, reference: str) -> StoredSilence:
-    """End a silence early. Raises NotFound if no active silence has this id."""
-    try:
-        identifier = ids.read(ids.SILENCE, reference)
-    except ValueError as error:
-        raise NotFound(str(error)) from None
-    silence = await kept.end_silence(work.connection, identifier, work.actor)
-    if silence is None:
-        raise NotFound(f"unknown or ended silence {reference}")
-    await record(work.connection, work.actor, "alert.unsilence", reference)
-    return silence
 
 
 async def note_test(work: UnitOfWork, channel: str) -> None:

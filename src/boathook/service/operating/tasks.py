@@ -17,15 +17,13 @@ from boathook.db.tasks import TaskState as TaskState  # noqa: PLC0414 - re-expor
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
-from boathook.service.sending.messages import Page, get_enabled_endpoint
+from boathook.service.sending.messages import Page
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 _GRACE: Final = timedelta(minutes=5)
-_MAX_RECOVERY_AGE: Final = timedelta(days=14) + _GRACE
 MAX_PER_APPLICATION: Final = 20
 MAX_PER_ORGANIZATION: Final = 500
 """Maximum concurrent tasks; tasks take turns, so those of one tenant delay all others."""
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -33,54 +31,6 @@ class TimeRange(msgspec.Struct, frozen=True):
 
     since: datetime
     until: datetime | None = None
-
-
-async def recover(work: UnitOfWork, application: Application, endpoint: str, span: TimeRange) -> Task:
-    """Schedule one attempt for each message of a range that failed at an endpoint.
-
-    Raises:
-        NotFound: there is no such endpoint.
-        InvalidState: it is disabled.
-        LimitReached: too many tasks are running.
-        InvalidValue: the range is longer than 14 days, or ends before it begins.
-    """
-    return await _start_for_endpoint(
-        work, application, endpoint, TaskOperation.RECOVER, _request(span, _MAX_RECOVERY_AGE)
-    )
-
-
-async def replay_missing(work: UnitOfWork, application: Application, endpoint: str, span: TimeRange) -> Task:
-    """Deliver the matching messages of a range that an endpoint never had a delivery of. Raises as `recover` does."""
-    return await _start_for_endpoint(
-        work, application, endpoint, TaskOperation.REPLAY_MISSING, _request(span, MAX_WINDOW + _GRACE)
-    )
-
-
-async def bulk_replay(
-    work: UnitOfWork, application: Application, endpoint: str, span: TimeRange, filters: Mapping[str, Any]
-) -> Task:
-    """Schedule one attempt at an endpoint for each message of a range, whether it succeeded or failed.
-
-    Args:
-        work: the unit of work.
-        application: the application.
-        endpoint: the endpoint's id or uid.
-        span: the time range.
-        filters: any of types, channel, tag, status, status_class, as in `boathook.db.resends.ResendFilter`.
-
-    Raises:
-        NotFound, InvalidState, InvalidValue: as `recover` does.
-    """
-    request = _request(span, MAX_WINDOW + _GRACE) | {
-        name: value for name, value in filters.items() if value is not None
-    }
-    return await _start_for_endpoint(work, application, endpoint, TaskOperation.BULK_REPLAY, request)
-
-
-async def purge_contents(work: UnitOfWork, application: Application) -> Task:
-    """Delete the contents of all of an application's messages permanently, in the background."""
-    request = {"since": _BEGINNING.isoformat(), "until": datetime.now(UTC).isoformat()}
-    return await start(work, TaskOperation.PURGE_CONTENT, request, application, subject=application.shown_id)
 
 
 async def aggregate_types(work: UnitOfWork) -> Task:
@@ -102,7 +52,7 @@ async def count_usage(work: UnitOfWork, span: TimeRange, names: Sequence[str] | 
     Raises:
         InvalidValue: none of *names* is known, or the range ends before it begins.
     """
-    request = _request(span, MAX_WINDOW + _GRACE)
+    request = request_of(span.since, span.until, MAX_WINDOW + _GRACE)
     if names is None:
         return await start(work, TaskOperation.COUNT_USAGE, request, subject=work.organization), []
     rows_by_name = {
@@ -143,13 +93,6 @@ async def get(work: UnitOfWork, reference: str) -> Task:
     return task
 
 
-async def _start_for_endpoint(
-    work: UnitOfWork, application: Application, reference: str, kind: TaskOperation, request: Mapping[str, Any]
-) -> Task:
-    endpoint = await get_enabled_endpoint(work, application, reference)
-    return await start(work, kind, request, application, endpoint_id=endpoint.id, subject=endpoint.shown_id)
-
-
 async def start(
     work: UnitOfWork,
     kind: TaskOperation,
@@ -183,11 +126,12 @@ async def start(
     return task
 
 
-def _request(span: TimeRange, max_length: timedelta) -> dict[str, Any]:
+def request_of(since: datetime, until: datetime | None, max_length: timedelta) -> dict[str, Any]:
+    """Return a time range as a task keeps it; None is now. Raises InvalidValue if it is too long or ends too early."""
     now = datetime.now(UTC)
-    until = min(span.until or now, now)
-    if span.until is not None and span.until < span.since:
+    end = min(until or now, now)
+    if until is not None and until < since:
         raise InvalidValue("it is before since", "until")
-    if until - span.since > max_length:
+    if end - since > max_length:
         raise InvalidValue(f"the range may cover at most {max_length.days} days", "since")
-    return {"since": span.since.isoformat(), "until": until.isoformat()}
+    return {"since": since.isoformat(), "until": end.isoformat()}

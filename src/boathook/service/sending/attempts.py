@@ -9,7 +9,6 @@ from boathook.db.applications import Application
 from boathook.db.attempts import AttemptCounts as AttemptCounts  # noqa: PLC0414 - re-exported
 from boathook.db.attempts import AttemptPageRequest, OutcomeFilter
 from boathook.db.attempts import AttemptRow as AttemptRow  # noqa: PLC0414 - re-exported
-from boathook.db.audit import record
 from boathook.db.messages import ALL_MESSAGES
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import AttemptSummary, SentRequest
@@ -128,13 +127,6 @@ async def get(work: UnitOfWork, application: Application, message: str, referenc
     if row is None:
         raise NotFound(f"there is no attempt {reference}")
     return row
-
-
-async def expunge(work: UnitOfWork, application: Application, message: str, reference: str) -> None:
-    """Delete the response to an attempt. Raises NotFound."""
-    row = await get(work, application, message, reference)
-    await attempts.expunge(work.connection, application.shown_id, row.message.id, row.id)
-    await record(work.connection, work.actor, "attempt.expunge", ids.show(ids.ATTEMPT, row.id))
 
 
 def _read(reference: str) -> UUID | None:

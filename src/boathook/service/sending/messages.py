@@ -1,4 +1,4 @@
-"""Publishes, lists, resends and expunges messages, and sends test messages; scans a long history in steps."""
+"""Publishes, lists and resends messages, and sends test messages; scans a long history in steps."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +24,6 @@ from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import MessageSummary
 from boathook.db.queries.endpoint_stats import ScanPage as ScanPage  # noqa: PLC0414 - re-exported
 from boathook.db.resends import ResendKind
-from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
 from boathook.domain.filters import Router
 from boathook.domain.json_document import describe_fault
@@ -302,22 +301,6 @@ async def has_subscribers(work: UnitOfWork, application: Application, type: str,
         source=None, application=application.shown_id, type=type, headers={}, body=b"", channels=tuple(channels)
     )
     return bool(deliveries)
-
-
-async def expunge(work: UnitOfWork, application: Application, reference: str) -> None:
-    """Delete a message's content permanently. Raises NotFound."""
-    message_row = await get(work, application, reference)
-    await messages.expunge(work.connection, application.shown_id, [message_row.id])
-    await record(work.connection, work.actor, "message.expunge", message_row.shown_id)
-
-
-async def expunge_many(work: UnitOfWork, application: Application, references: Sequence[str]) -> Mapping[str, bool]:
-    """Delete the contents of several messages permanently; return whether each message exists."""
-    ids_by_reference = await messages.find_ids(work.connection, application.shown_id, references)
-    await messages.expunge(work.connection, application.shown_id, list(ids_by_reference.values()))
-    for identifier in ids_by_reference.values():
-        await record(work.connection, work.actor, "message.expunge", ids.show(ids.MESSAGE, identifier))
-    return {reference: reference in ids_by_reference for reference in references}
 
 
 def object_of(payload: bytes) -> bytes:

@@ -11,7 +11,7 @@ from boathook.db import delivery_commands
 from boathook.db.applications import PageRequest
 from boathook.db.attempts import AttemptRow
 from boathook.db.database import Connection, Database
-from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule, Selection
+from boathook.db.delivery_commands import AuditContext, Key
 from boathook.db.endpoints import Endpoint
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
@@ -25,7 +25,11 @@ from boathook.handlers.collector import add_due
 from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import EndpointView, MessageView
 from boathook.handlers.transaction import Transaction, connection_of
-from boathook.service.limits import check_action
+from boathook.service.caller import HOST
+from boathook.service.catalogue import dead_letters as actions
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.selection import MAX_NAMED, Acted
+from boathook.service.fields import check_values
 from boathook.service.operating import dead_letters
 from boathook.service.operating.listings import get_delivery
 from boathook.service.sending import applications, attempts, endpoint_secrets, endpoints, event_types, messages
@@ -34,8 +38,8 @@ from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
-_BATCH: Final = 500
-"""Maximum number of dead letters per transaction."""
+Decision = actions.Replay | actions.Ignore
+"""The inputs of the operations on dead letters that apps may run."""
 _SCHEMA_VERSION: Final = "1"
 """The version of the schemas that apps declare."""
 
@@ -135,14 +139,7 @@ class AppOperations:
         """Make dead letters pending again, or replay their first events; return the ids. Raises InvalidValue."""
         if first:
             return [id for id in dict.fromkeys(ids) if await self._replay_first(_read_delivery(id), note)]
-        action = check_action(AuditContext(actor=self._actor, note=note))
-        database = await self._dependencies.operations_database()
-        pace = ReplaySchedule(await delivery_commands.read_clock(database))
-        replayed: list[Key] = []
-        for keys in _batches(ids):
-            selection = Selection(ListFilter(), keys)
-            replayed += await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=_BATCH)
-        return _show(replayed)
+        return await self._decide(actions.replay, actions.Replay, ids, note or "")
 
     async def _replay_first(self, key: Key, note: str | None) -> bool:
         """Handle the first event of a dead letter's chain again; return whether that is possible."""
@@ -156,14 +153,21 @@ class AppOperations:
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
         """Mark dead letters as ignored; return the ids of those ignored. Raises InvalidValue, also without a note."""
-        action = check_action(AuditContext(actor=self._actor, note=note), needs_note=True)
+        return await self._decide(actions.ignore, actions.Ignore, ids, note)
+
+    async def _decide(
+        self, operation: Operation[Any, Acted], table: type[Decision], ids: Sequence[str], note: str
+    ) -> list[str]:
+        """Decide about dead letters, in one transaction a batch; return the ids of those that were changed."""
+        check_values(table, {"note": note})
         database = await self._dependencies.operations_database()
-        ignored: list[Key] = []
-        for keys in _batches(ids):
-            ignored += await delivery_commands.ignore_dead(
-                database, Selection(ListFilter(), keys), action, limit=_BATCH
-            )
-        return _show(ignored)
+        decided: list[str] = []
+        for names in _batches(ids):
+            async with database.transaction() as connection:
+                acted = await operation(self._unit(database, connection), table(ids=names, note=note))
+            skipped = {each.id for each in acted.skipped}
+            decided += [name for name in names if name not in skipped]
+        return decided
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
         """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return their number.
@@ -300,7 +304,7 @@ class AppOperations:
     def _unit(self, database: Database, connection: Connection) -> UnitOfWork:
         dependencies = self._dependencies
         app_context = AppContext(dependencies.settings, database, dependencies.secret_box(), dependencies.outbox)
-        return UnitOfWork(app_context, connection, DEFAULT_ORGANIZATION, self._actor)
+        return UnitOfWork(app_context, connection, DEFAULT_ORGANIZATION, self._actor, HOST)
 
 
 def _view(endpoint: Endpoint) -> EndpointView:
@@ -334,11 +338,8 @@ def _read_event(event_id: UUID | str) -> UUID:
         raise InvalidValue(str(error), "event_id") from None
 
 
-def _batches(names: Sequence[str]) -> Iterator[list[Key]]:
-    keys = [_read_delivery(name) for name in dict.fromkeys(names)]
-    for first in range(0, len(keys), _BATCH):
-        yield keys[first : first + _BATCH]
-
-
-def _show(keys: Sequence[Key]) -> list[str]:
-    return [ids.show_delivery(*key) for key in keys]
+def _batches(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield names as `selection.MAX_NAMED` allows. Raises InvalidValue for an invalid id."""
+    whole = [ids.show_delivery(*_read_delivery(name)) for name in dict.fromkeys(names)]
+    for first in range(0, len(whole), MAX_NAMED):
+        yield whole[first : first + MAX_NAMED]

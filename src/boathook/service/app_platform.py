@@ -27,8 +27,8 @@ from boathook.handlers.transaction import Transaction
 from boathook.http_client.client import Client
 from boathook.observability.exposition import to_json
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.service.app_operations import AppOperations
 from boathook.service.operating.app_metrics import read_history
-from boathook.service.operating.app_operations import AppOperations
 
 T = TypeVar("T")
 
