@@ -73,7 +73,7 @@ def append_rates(folder: Path, seconds: float, report: Callable[[str], None]) ->
 async def _append(root: Path, disk: Disk, seconds: float) -> tuple[int, float]:
     """Return how many records were appended, and in how many seconds."""
     spool = Spool(SegmentStore(root, SpoolLimits(max_bytes=_MAX_BYTES, max_disk_used=1.0), disk))
-    await spool.open()
+    await spool.start()
     began = time.perf_counter()
     end = began + seconds
 
@@ -88,7 +88,7 @@ async def _append(root: Path, disk: Disk, seconds: float) -> tuple[int, float]:
     took = time.perf_counter() - began
     if spool.depth.records != sum(counts):
         raise ConfigError(f"the spool holds {spool.depth.records} of {sum(counts)} records")
-    await spool.close()
+    await spool.stop()
     return sum(counts), took
 
 

@@ -111,7 +111,7 @@ class BrokerBuffer:
         """Whether PostgreSQL has everything that was published, and nothing is about to be."""
         return self._is_idle.is_set() and not self.waiting
 
-    async def open(self) -> None:
+    async def start(self) -> None:
         """Begin to connect, and wait shortly for the first attempt."""
         meters.count("boathook_buffer_failed_total", 0)
         meters.gauge("boathook_buffer_unavailable", 1)
@@ -203,7 +203,7 @@ class BrokerBuffer:
         """Publish a message without events. Raises BrokerUnavailable if it is not confirmed."""
         await self._publish(encode_batch(UNNUMBERED, 1, ()))
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Publish what was appended, and close the connection; gateways drain what the brokers have."""
         await self.flush()
         with contextlib.suppress(BrokerUnavailable):

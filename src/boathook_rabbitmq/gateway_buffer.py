@@ -98,10 +98,10 @@ class BrokerFirstBuffer:
             self.broker.append(payload, durable)
         return durable
 
-    async def open(self) -> bool:
+    async def start(self) -> bool:
         """Open spool and publisher; return whether the spool has events."""
-        is_waiting = self.spool is not None and await self.spool.open()
-        await self.broker.open()
+        is_waiting = self.spool is not None and await self.spool.start()
+        await self.broker.start()
         return is_waiting
 
     async def adopt(self) -> bool:
@@ -156,11 +156,11 @@ class BrokerFirstBuffer:
         if self.spool is not None:
             await self.spool.check_writable()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Publish or write what was appended, and stop."""
-        await self.broker.close()
+        await self.broker.stop()
         if self.spool is not None:
-            await self.spool.close()
+            await self.spool.stop()
 
     async def _look(self) -> bool:
         """Find out what has arrived in PostgreSQL; return whether it is more than before. Raises DatabaseError."""

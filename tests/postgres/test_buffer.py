@@ -754,9 +754,9 @@ class TestQueues:
         await connection.declare(QUEUE, wrong)
         await connection.close()
         buffer = BrokerBuffer(access, queue=QUEUE, confirm_s=CONFIRM_S, hand_back=lambda *_: None)
-        await buffer.open()
+        await buffer.start()
         await eventually(lambda: "inequivalent arg 'x-max-length-bytes'" in buffer.problem)
-        await buffer.close()
+        await buffer.stop()
         with pytest.raises(BrokerMisconfigured, match="x-max-length-bytes"):
             await administration.prepare_queues(settings_of(cluster, access))
         findings = [one async for one in doctor.examine(settings_of(cluster, access), None)]

@@ -439,7 +439,7 @@ class TestHangingDisks:
             monkeypatch.setattr(Spool, "_tick", lambda spool, _due: tick(spool, float("inf")))
         disk = FaultyDisk()
         spool = Spool(SegmentStore(tmp_path, SMALL, disk))
-        await spool.open()
+        await spool.start()
         disk.answers.clear()
         written = spool.append(b"a")
         await asyncio.sleep(0)
@@ -449,7 +449,7 @@ class TestHangingDisks:
         assert spool.is_stuck is counts_late_ticks
         disk.answers.set()
         await written
-        await spool.close()
+        await spool.stop()
 
 
 class TestLeftovers:

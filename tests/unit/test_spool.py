@@ -686,32 +686,32 @@ class TestGroups:
     async def test_concurrent_appends_share_a_sync(self, tmp_path: Path):
         disk = Failing()
         spool = Spool(SegmentStore(tmp_path, SpoolLimits(max_disk_used=1.0), disk))
-        await spool.open()
+        await spool.start()
         await asyncio.gather(*[spool.append(b"%d" % number) for number in range(1, 501)])
         assert spool.depth.records == 500
         assert len(disk.synced) < 10
-        await spool.close()
+        await spool.stop()
 
     async def test_an_append_fails_with_its_sync_and_the_next_succeeds(self, tmp_path: Path):
         disk = Failing()
         spool = Spool(SegmentStore(tmp_path, SMALL, disk))
-        await spool.open()
+        await spool.start()
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable):
             await spool.append(b"x")
         await spool.append(b"y")
-        await spool.close()
+        await spool.stop()
 
     async def test_appends_over_the_queue_limit_or_before_open_are_refused(self, tmp_path: Path):
         spool = Spool(SegmentStore(tmp_path, SMALL), queue=2)
         with pytest.raises(SpoolUnavailable, match="too many"):
             await spool.append(b"early")
-        await spool.open()
+        await spool.start()
         waiting = [spool.append(b"%d" % number) for number in range(3)]
         assert not spool.is_empty
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(one) for one in told] == [bool, bool, SpoolUnavailable]
-        await spool.close()
+        await spool.stop()
         with pytest.raises(SpoolUnavailable, match="too many"):
             await spool.append(b"late")
 
@@ -722,16 +722,16 @@ class TestGroups:
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable, match="Input/output"):
             await spool.check_writable()
-        await spool.close()
+        await spool.stop()
 
     async def test_undrained_events_are_left_for_the_next_process(self, tmp_path: Path):
         spool = Spool(SegmentStore(tmp_path, SMALL, name="1"))
-        assert not await spool.open()
+        assert not await spool.start()
         await spool.append(b"left")
-        await spool.close()
+        await spool.stop()
         later = Spool(SegmentStore(tmp_path, SMALL, name="2"))
-        assert await later.open()
+        assert await later.start()
         segment = await later.oldest()
         assert isinstance(segment, Segment)
         assert [record.payload for record in segment.contents.records] == [b"left"]
-        await later.close()
+        await later.stop()

@@ -51,7 +51,7 @@ class Buffer(Protocol):
         """
         ...
 
-    async def open(self) -> bool:
+    async def start(self) -> bool:
         """Begin to accept records; return whether events are waiting already."""
         ...
 
@@ -91,6 +91,6 @@ class Buffer(Protocol):
         """Test that records can be made durable. Raises IngestError."""
         ...
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Make durable what was appended, and stop."""
         ...

@@ -220,7 +220,7 @@ class Intake:
             is_store_unavailable: start in spooling mode, because the store is known to be unavailable.
         """
         self._report_unavailable(0)
-        if self.buffer is not None and (await self.buffer.open() or is_store_unavailable):
+        if self.buffer is not None and (await self.buffer.start() or is_store_unavailable):
             self._switch_to_spool(
                 "events wait in the buffer" if not is_store_unavailable else "it has not been reached yet"
             )
@@ -240,7 +240,7 @@ class Intake:
         await self._commits.drain()
         await _cancel(self._announcing)
         if self.buffer is not None:
-            await self.buffer.close()
+            await self.buffer.stop()
 
     def set_dedup_windows(self, windows_s: Mapping[str | None, float]) -> None:
         """Replace the seconds for which keys of individual sources are remembered."""

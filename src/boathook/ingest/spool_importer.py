@@ -146,7 +146,7 @@ class SpoolImporter:
                     await spool.refuse(segment, refused.record.sequence, refused.record.payload)
                 await spool.finish(segment)
         finally:
-            await spool.close()
+            await spool.stop()
         return import_report
 
     async def _find(self, *states: SegmentState) -> list[SegmentInfo]:

@@ -91,7 +91,7 @@ class Spool:
         """Return the spool under *root* on this machine's disk."""
         return cls(SegmentStore(root, bounds), report=report)
 
-    async def open(self) -> bool:
+    async def start(self) -> bool:
         """Start the writer and adopt the folders of dead processes; return whether events are waiting."""
         # Counters start at 0, so that the first event shows as an increase.
         meters.count("boathook_spool_rejected_total", 0)
@@ -206,7 +206,7 @@ class Spool:
         """Store one event of a segment that PostgreSQL rejects. Raises SpoolUnavailable."""
         await self._call(partial(self._segments.refuse, segment, sequence, payload))
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Write what was appended and release the folders; the next process drains them."""
         await self.flush()
         if self._writer is not None:

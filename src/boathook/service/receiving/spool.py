@@ -213,11 +213,11 @@ async def append(settings: Settings, event: NewEvent) -> None:
         SpoolUnavailable: the spool is full, or its disk fails.
     """
     spool = Spool.at(root_of(settings), limits_of(settings.spool))
-    await spool.open()
+    await spool.start()
     try:
         await spool.append(encode(event))
     finally:
-        await spool.close()
+        await spool.stop()
 
 
 def count(root: Path) -> SpoolCounts:
