@@ -57,13 +57,13 @@ class LoginPages:
     async def _show(self, request: Request) -> Response:
         return self._page(request.query_params.get("next", ""))
 
-    def _page(self, wanted: str, error: str = "", name: str = "", status: int = 200) -> Response:
+    def _page(self, next_path: str, error: str = "", name: str = "", status: int = 200) -> Response:
         settings = console_table(self._renderer.state.app_context.settings)
         return self._renderer.show(
             "sign_in.html",
             status,
             visit=None,
-            wanted=safe_redirect_path(wanted),
+            wanted=safe_redirect_path(next_path),
             error=error,
             name=name,
             passwords=settings.passwords,
@@ -78,25 +78,25 @@ class LoginPages:
             form = await read_form(request)
         except HTTPException as error:
             return self._page("", str(error.detail), status=error.status_code)
-        name, wanted = str(form.get("name", "")).strip(), str(form.get("next", ""))
+        name, next_path = str(form.get("name", "")).strip(), str(form.get("next", ""))
         browser = browser_of(request)
         tried = (name, browser.client_address)
         if not console_table(app_context.settings).passwords:
-            return self._page(wanted, "Password sign-in is disabled.", name, 403)
+            return self._page(next_path, "Password sign-in is disabled.", name, 403)
         if not self._rate_limiter.take(*tried):
-            return self._page(wanted, "Too many attempts; wait a minute and try again.", name, 429)
+            return self._page(next_path, "Too many attempts; wait a minute and try again.", name, 429)
         try:
             lifetime = timedelta(hours=console_table(app_context.settings).session_hours)
             signed_in = await operators.sign_in(app_context, name, str(form.get("password", "")), lifetime, browser)
         except LimitReached as error:
-            return self._page(wanted, f"{error}.", name, 503)
+            return self._page(next_path, f"{error}.", name, 503)
         except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return self._renderer.show_error(error, visit=None)
         if signed_in is None:
             _LOG.warning("sign_in_refused", name=name[:120], client=browser.client_address)
-            return self._page(wanted, "Wrong name or password.", name, 401)
+            return self._page(next_path, "Wrong name or password.", name, 401)
         self._rate_limiter.forget(*tried)
-        return start_session(self._renderer, request, signed_in, wanted)
+        return start_session(self._renderer, request, signed_in, next_path)
 
     @requires(Permission.PUBLIC)
     async def _sign_in_with_link(self, request: Request) -> Response:
@@ -208,9 +208,9 @@ def _read_attempt(request: Request) -> AuthorizationRequest | None:
         return None
 
 
-def start_session(renderer: PageRenderer, request: Request, signed_in: NewSession, wanted: str) -> Response:
+def start_session(renderer: PageRenderer, request: Request, signed_in: NewSession, next_path: str) -> Response:
     """Return the response that signs a browser in."""
-    response = RedirectResponse(safe_redirect_path(wanted), 303)
+    response = RedirectResponse(safe_redirect_path(next_path), 303)
     response.set_cookie(
         cookie_name(request),
         signed_in.token,
@@ -229,13 +229,13 @@ def browser_of(request: Request) -> ClientInfo:
     return ClientInfo(address, request.headers.get("user-agent", "")[:_MAX_AGENT_CHARS])
 
 
-def safe_redirect_path(wanted: str) -> str:
-    """Return *wanted* if it is a path of the console, else the path of the overview."""
-    parts = urlsplit(wanted)
-    is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
-    is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted
+def safe_redirect_path(path: str) -> str:
+    """Return *path* if it is a path of the console, else the path of the overview."""
+    parts = urlsplit(path)
+    is_own = path == BASE or path.startswith((f"{BASE}/", f"{BASE}?"))
+    is_plain = not parts.scheme and not parts.netloc and path.isprintable() and "\\" not in path
     has_dots = not {".", ".."}.isdisjoint(unquote(parts.path).split("/"))  # browsers resolve them, also encoded
-    return wanted if is_own and is_plain and not has_dots and not wanted.startswith(SIGN_IN) else BASE
+    return path if is_own and is_plain and not has_dots and not path.startswith(SIGN_IN) else BASE
 
 
 @routes.post("/sign-out", Permission.ACCOUNT)

@@ -44,35 +44,40 @@ class _DescribedGroup(msgspec.Struct, frozen=True):
     """On the group's own page: what its newest request shows, the likely cause, and the fix, by their titles."""
 
 
-async def _read_groups(context: ConsoleContext, kind: RequestKind, wanted: ListFilter) -> dict[str, Any]:
+async def _read_groups(context: ConsoleContext, kind: RequestKind, filters: ListFilter) -> dict[str, Any]:
     """Return the groups that match a filter, as values of a page."""
-    found = await list_groups(context.app_context.database, kind, wanted)
-    return {"groups": [_describe(kind, row) for row in found.rows], "is_cut": found.is_cut}
+    groups_page = await list_groups(context.app_context.database, kind, filters)
+    return {"groups": [_describe(kind, row) for row in groups_page.rows], "is_cut": groups_page.is_cut}
 
 
-async def _find_group(context: ConsoleContext, kind: RequestKind, wanted: ListFilter) -> _DescribedGroup | None:
+async def _find_group(context: ConsoleContext, kind: RequestKind, filters: ListFilter) -> _DescribedGroup | None:
     """Return the group whose requests a filter selects, with its diagnosis; None if it does not select one group."""
-    if wanted.code is None:
+    if filters.code is None:
         return None
-    found = (await list_groups(context.app_context.database, kind, wanted)).rows
-    if len(found) != 1:
+    groups = (await list_groups(context.app_context.database, kind, filters)).rows
+    if len(groups) != 1:
         return None
-    return replace(_describe(kind, found[0]), diagnosis=await _DIAGNOSES[kind](context, found[0]))
+    return replace(_describe(kind, groups[0]), diagnosis=await _DIAGNOSES[kind](context, groups[0]))
 
 
 def _describe(kind: RequestKind, group: RequestGroup) -> _DescribedGroup:
-    chosen = {"source": group.source or "", "application": group.application or ""}
+    parameters = {"source": group.source or "", "application": group.application or ""}
     if kind is RequestKind.REJECTION:
-        url = query_params.build_url(f"{REJECTIONS_PATH}/requests", chosen, reason=group.cause, state="open")
+        url = query_params.build_url(f"{REJECTIONS_PATH}/requests", parameters, reason=group.cause, state="open")
     else:
-        url = query_params.build_url(f"{BASE}/conflicts/requests", chosen, differs=group.cause)
+        url = query_params.build_url(f"{BASE}/conflicts/requests", parameters, differs=group.cause)
     return _DescribedGroup(group, describe_group(group), url)
 
 
 async def _diagnose_rejections(context: ConsoleContext, group: RequestGroup) -> Mapping[str, str]:
     app_context = context.app_context
-    found = (await diagnose(app_context.database, app_context.settings, _read_id(group.newest_id))).diagnosis
-    return {"Newest request": found.seen, "Match": found.hint, "Likely cause": found.cause, "Fix": found.remedy}
+    diagnosis = (await diagnose(app_context.database, app_context.settings, _read_id(group.newest_id))).diagnosis
+    return {
+        "Newest request": diagnosis.seen,
+        "Match": diagnosis.hint,
+        "Likely cause": diagnosis.cause,
+        "Fix": diagnosis.remedy,
+    }
 
 
 async def _diagnose_conflicts(context: ConsoleContext, group: RequestGroup) -> Mapping[str, str]:
@@ -88,9 +93,9 @@ _DIAGNOSES: Final = {RequestKind.REJECTION: _diagnose_rejections, RequestKind.CO
 async def list_conflict_groups(context: ConsoleContext) -> Response:
     """Show conflicts in groups by cause."""
     fields = query_params.get_texts(context.query, ("source", "application"))
-    wanted = ListFilter(source=fields["source"] or None, application=fields["application"] or None)
+    filters = ListFilter(source=fields["source"] or None, application=fields["application"] or None)
     sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
-    groups = await _read_groups(context, RequestKind.CONFLICT, wanted)
+    groups = await _read_groups(context, RequestKind.CONFLICT, filters)
     return context.page("conflicts/groups.html", fields=fields, sources=sources, **groups)
 
 
@@ -99,9 +104,9 @@ async def list_conflicts(context: ConsoleContext) -> Response:
     """Show conflicts, newest first; those of one cause with its diagnosis."""
     fields = query_params.get_texts(context.query, _CONFLICT_FIELDS)
     sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
-    shown: dict[str, Any] = {"fields": fields, "sources": sources, "differences": _DIFFERENCES}
+    common_values: dict[str, Any] = {"fields": fields, "sources": sources, "differences": _DIFFERENCES}
     try:
-        wanted = ListFilter(
+        filters = ListFilter(
             source=fields["source"] or None,
             application=fields["application"] or None,
             code=fields["differs"] or None,
@@ -110,35 +115,35 @@ async def list_conflicts(context: ConsoleContext) -> Response:
             after=_read_cursor(context.query.get("after", "")),
             limit=_PAGE + 1,
         )
-        rows = await listings.list_conflicts(context.app_context.database, wanted)
+        rows = await listings.list_conflicts(context.app_context.database, filters)
     except InvalidValue as error:
         errors = {str(error.where[0]): str(error)}
-        return context.page("conflicts/list.html", 400, errors=errors, rows=[], older=None, group=None, **shown)
+        return context.page("conflicts/list.html", 400, errors=errors, rows=[], older=None, group=None, **common_values)
     here = f"{BASE}/conflicts/requests"
     older = query_params.build_url(here, fields, after=rows[_PAGE - 1].id) if len(rows) > _PAGE else None
-    group = await _find_group(context, RequestKind.CONFLICT, wanted)
-    return context.page("conflicts/list.html", errors={}, rows=rows[:_PAGE], older=older, group=group, **shown)
+    group = await _find_group(context, RequestKind.CONFLICT, filters)
+    return context.page("conflicts/list.html", errors={}, rows=rows[:_PAGE], older=older, group=group, **common_values)
 
 
 @routes.get("/conflicts/{id}", Permission.CONFLICT_VIEW)
 async def show_conflict(context: ConsoleContext) -> Response:
     """Show a conflict next to the original event."""
-    found = await conflicts.compare_conflict(context.app_context.database, _conflict_id(context))
+    comparison = await conflicts.compare_conflict(context.app_context.database, _conflict_id(context))
     is_unified = context.query.get("view") == "unified"
-    conflict = found.conflict
+    conflict = comparison.conflict
     return context.page(
         "conflicts/show.html",
-        found=found,
+        found=comparison,
         row=conflict.row,
         is_unified=is_unified,
-        pairs=side_by_side(found.lines or ()),
+        pairs=side_by_side(comparison.lines or ()),
         later=await render_body(
             conflict.stored.body[: body_view.MAX_BYTES], conflict.row.size, None, conflict.content_type
         ),
-        earlier=found.first
-        and await render_body(found.first.body[: body_view.MAX_BYTES], len(found.first.body), None, ""),
+        earlier=comparison.first
+        and await render_body(comparison.first.body[: body_view.MAX_BYTES], len(comparison.first.body), None, ""),
         headers=body_view.mask(dict(conflict.stored.headers)),
-        first_headers=body_view.mask(dict(found.first.headers)) if found.first else {},
+        first_headers=body_view.mask(dict(comparison.first.headers)) if comparison.first else {},
     )
 
 
@@ -154,13 +159,13 @@ async def accept_conflict(context: ConsoleContext) -> Response:
             )
     except InvalidValue as error:
         return context.to(url, name_fields(str(error)), "bad")
-    (done,) = accepted.results
-    if done.outcome == "missing":
-        raise NotFound(done.detail)
-    if done.event_id is None:
-        return context.to(url, done.detail, "bad")
+    (acceptance,) = accepted.results
+    if acceptance.outcome == "missing":
+        raise NotFound(acceptance.detail)
+    if acceptance.event_id is None:
+        return context.to(url, acceptance.detail, "bad")
     return context.to(
-        url, f"{'Accepted' if done.outcome == 'accepted' else 'It was accepted before'} as {done.event_id}."
+        url, f"{'Accepted' if acceptance.outcome == 'accepted' else 'It was accepted before'} as {acceptance.event_id}."
     )
 
 
@@ -196,9 +201,9 @@ _STATES: Final = (("", "all"), ("open", "not accepted"), ("accepted", "accepted 
 async def list_rejection_groups(context: ConsoleContext) -> Response:
     """Show rejected requests in groups by cause."""
     params = query_params.get_texts(context.query, ("source", "reason"))
-    wanted = ListFilter(source=params["source"] or None, code=params["reason"] or None)
+    filters = ListFilter(source=params["source"] or None, code=params["reason"] or None)
     sources = query_params.source_options(context.app_context.settings.sources, params["source"])
-    groups = await _read_groups(context, RequestKind.REJECTION, wanted)
+    groups = await _read_groups(context, RequestKind.REJECTION, filters)
     traffic = read_traffic(context.state.live_metrics)
     listed = {group.row.source for group in groups["groups"]}
     counted = {name: traffic[name].refused for name in sorted(listed & traffic.keys()) if traffic[name].refused}
@@ -215,10 +220,10 @@ async def list_rejections(context: ConsoleContext) -> Response:
     group = None
     error = ""
     try:
-        wanted = _read_filter(context)
-        rows = await listings.list_rejections(context.app_context.database, wanted)
-        if wanted.state != "accepted":
-            group = await _find_group(context, RequestKind.REJECTION, wanted)
+        filters = _read_filter(context)
+        rows = await listings.list_rejections(context.app_context.database, filters)
+        if filters.state != "accepted":
+            group = await _find_group(context, RequestKind.REJECTION, filters)
     except InvalidValue as problem:
         error = str(problem)
     here = f"{REJECTIONS_PATH}/requests"
@@ -242,13 +247,13 @@ async def show_rejection(context: ConsoleContext) -> Response:
     refusal = await diagnose(app_context.database, app_context.settings, _id(context))
     body = refusal.stored.body
     view, content_type = context.query.get("view"), refusal.row.content_type
-    shown = await render_body(body[: body_view.MAX_BYTES], len(body), view, content_type)
+    content = await render_body(body[: body_view.MAX_BYTES], len(body), view, content_type)
     return context.page(
         "rejections/show.html",
         row=refusal.row,
         diagnosis=refusal.diagnosis,
         headers=sorted(body_view.mask(dict(refusal.stored.headers)).items()),
-        content=shown,
+        content=content,
         kept=len(body),
         is_head=refusal.row.reason in HEAD_REASONS,
     )
@@ -257,8 +262,8 @@ async def show_rejection(context: ConsoleContext) -> Response:
 @routes.get("/rejections/{id}/body", Permission.REJECTION_VIEW)
 async def download_body(context: ConsoleContext) -> Response:
     """Download the stored body."""
-    row, stored = await listings.get_rejection(context.app_context.database, _id(context))
-    return attachment(stored.body, f"{row.id}.bin")
+    row, stored_request = await listings.get_rejection(context.app_context.database, _id(context))
+    return attachment(stored_request.body, f"{row.id}.bin")
 
 
 @routes.post("/rejections/{id}/reverify", Permission.REJECTION_REVERIFY)

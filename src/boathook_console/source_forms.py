@@ -48,5 +48,5 @@ def problem_of(error: InvalidValue, fields: Iterable[Field]) -> dict[str, str]:
     """Return the error of an action by field; one of a key without a field has the empty name."""
     place = [str(part) for part in error.where]
     key = place[1] if place[:1] == ["settings"] and len(place) > 1 else "".join(place[:1])
-    shown = {"name", "secret", *(field.name for field in fields)}
-    return {key: str(error)} if key in shown else {"": str(error)}
+    form_keys = {"name", "secret", *(field.name for field in fields)}
+    return {key: str(error)} if key in form_keys else {"": str(error)}

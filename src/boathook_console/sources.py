@@ -99,8 +99,8 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
     name = context.path["name"]
     async with context.work() as work:
         view = await sources.get(work, name)
-    chosen = read_range(context.query, DEFAULT_RANGE)
-    stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
+    range_name = read_range(context.query, DEFAULT_RANGE)
+    stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[range_name], datetime.now(UTC))
     async with context.work() as work:
         lines = (await secret_actions.list_secrets(work, secret_actions.SourceNamed(source=name))).data
         latest = await sources.read_latest(work, [name])
@@ -123,7 +123,7 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
         stored=sources.read_stored_settings(context.app_context, name) if view.is_stored else {},
         took=format_duration,
         **_setup(context, view.recipe, view.paths[0], name),
-        **range_values(chosen),
+        **range_values(range_name),
     )
 
 
@@ -132,9 +132,9 @@ async def show_new(context: ConsoleContext) -> Response:
     """Show the form for a new source of a provider."""
     recipe = sources.find_recipe(context.path["provider"])
     async with context.work() as work:
-        taken = {view.name for view in await sources.list_all(work)}
+        taken_names = {view.name for view in await sources.list_all(work)}
     names = chain((recipe.name,), (f"{recipe.name}-{number}" for number in count(2)))
-    return _form(context, recipe, {"name": next(name for name in names if name not in taken)})
+    return _form(context, recipe, {"name": next(name for name in names if name not in taken_names)})
 
 
 @routes.post("/sources-new/{provider}", Permission.SOURCE_MANAGE)
@@ -303,12 +303,12 @@ async def add_secret(context: ConsoleContext) -> Response:
                 note=context.field("note"),
                 expire_others=_seconds(context.field("others"), "others"),
             )
-            made = await secret_actions.create(work, new)
+            created = await secret_actions.create(work, new)
     except InvalidValue as error:
         return await show_source(context, 400, error)
     if text is None:
         # Only in this response: no URL, cookie or cache contains the secret.
-        return context.page("sources/created.html", name=name, made=made)
+        return context.page("sources/created.html", name=name, made=created)
     return context.to(_page(name), f"Secret added. Every gateway accepts it within {_PROPAGATION_TIME}.")
 
 
@@ -318,8 +318,8 @@ async def expire_secret(context: ConsoleContext) -> Response:
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
         after = _seconds(str(context.form.get("after", "0")), "after") or 0
-        ended = await secret_actions.expire(work, secret_actions.SecretExpiry(source=name, secret=id, after=after))
-    return context.to(_page(name), f"Secret {id} expires at {ended.expires_at:%Y-%m-%d %H:%M:%S} UTC.")
+        expiring = await secret_actions.expire(work, secret_actions.SecretExpiry(source=name, secret=id, after=after))
+    return context.to(_page(name), f"Secret {id} expires at {expiring.expires_at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
 @routes.post("/sources/{name}/secrets/{id}/keep", Permission.SOURCE_SECRET_MANAGE)
@@ -345,8 +345,8 @@ async def show_handshake_secret(context: ConsoleContext) -> Response:
     """Show the secret from the sender's handshake, only in this response, and activate it."""
     name = context.path["name"]
     async with context.work() as work:
-        shown = await secret_actions.show_handshake(work, secret_actions.SourceNamed(source=name))
-    return context.page("sources/handshake_secret.html", name=name, secret=shown.secret)
+        handshake = await secret_actions.show_handshake(work, secret_actions.SourceNamed(source=name))
+    return context.page("sources/handshake_secret.html", name=name, secret=handshake.secret)
 
 
 @routes.post("/sources/{name}/handshake-secret/delete", Permission.SOURCE_SECRET_MANAGE)

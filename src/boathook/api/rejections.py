@@ -130,7 +130,7 @@ async def list_rejections(
     after: AfterParam = None,
 ) -> ListOf[RejectionOut]:
     """List rejected requests, newest first."""
-    wanted = ListFilter(
+    filters = ListFilter(
         source=source,
         code=reason,
         state=state,
@@ -139,7 +139,7 @@ async def list_rejections(
         after=page.place,
         limit=page.limit + 1,
     )
-    rows = await listings.list_rejections(call.work.connection, wanted, is_upward=page.is_upward)
+    rows = await listings.list_rejections(call.work.connection, filters, is_upward=page.is_upward)
     return page.answer(
         rows, lambda row: row.id, lambda row: RejectionOut.of(row, rejected_at=row.refused_at, size=row.body_size)
     )
@@ -149,8 +149,10 @@ async def list_rejections(
 @requires(Permission.REJECTION_VIEW)
 async def get_rejection(call: SourceCall, rejection_id: RejectionRef) -> RejectionWithContentOut:
     """Return a rejected request with its headers and body."""
-    row, stored = await listings.get_rejection(call.work.connection, _rejection_id(rejection_id))
-    return RejectionWithContentOut.of(row, rejected_at=row.refused_at, size=row.body_size, **show_content(stored))
+    row, stored_request = await listings.get_rejection(call.work.connection, _rejection_id(rejection_id))
+    return RejectionWithContentOut.of(
+        row, rejected_at=row.refused_at, size=row.body_size, **show_content(stored_request)
+    )
 
 
 @routes.post(
@@ -191,7 +193,7 @@ async def list_conflicts(
     after: AfterParam = None,
 ) -> ListOf[ConflictOut]:
     """List conflicts, newest first."""
-    wanted = ListFilter(
+    filters = ListFilter(
         source=source,
         application=application,
         code=differs,
@@ -200,7 +202,7 @@ async def list_conflicts(
         after=page.place,
         limit=page.limit + 1,
     )
-    rows = await listings.page_conflicts(call.work, wanted, is_upward=page.is_upward)
+    rows = await listings.page_conflicts(call.work, filters, is_upward=page.is_upward)
     return page.answer(rows, lambda row: row.id, ConflictOut.of)
 
 
@@ -208,14 +210,14 @@ async def list_conflicts(
 @requires(Permission.CONFLICT_VIEW)
 async def get_conflict(call: AnyCall, conflict_id: ConflictRef) -> ConflictWithContentOut:
     """Return a conflict with its headers and body, compared with its event."""
-    found = await conflicts.read_comparison(call.work, _conflict_id(conflict_id))
+    comparison = await conflicts.read_comparison(call.work, _conflict_id(conflict_id))
     return ConflictWithContentOut.of(
-        found.conflict.row,
-        **show_content(found.conflict.stored),
-        content_type=found.conflict.content_type,
-        item_path=found.item_path,
-        verdict=found.verdict,
-        difference=None if found.lines is None else conflicts.unified_diff(found),
+        comparison.conflict.row,
+        **show_content(comparison.conflict.stored),
+        content_type=comparison.conflict.content_type,
+        item_path=comparison.item_path,
+        verdict=comparison.verdict,
+        difference=None if comparison.lines is None else conflicts.unified_diff(comparison),
     )
 
 

@@ -63,8 +63,8 @@ def list_rejections(
     """List rejected requests, newest first."""
     if state not in {None, "open", "accepted"}:
         raise UsageError("--state must be open or accepted")
-    wanted = ListFilter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
-    output.print_listing(ctx, listings.list_rejections, wanted, _REJECTIONS, ids.REJECTION, as_json=as_json)
+    filters = ListFilter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
+    output.print_listing(ctx, listings.list_rejections, filters, _REJECTIONS, ids.REJECTION, as_json=as_json)
 
 
 @rejections.command(
@@ -77,13 +77,13 @@ def list_rejection_groups(
     _print_groups(ctx, RequestKind.REJECTION, ListFilter(source=source, code=reason, limit=limit), as_json=as_json)
 
 
-def _print_groups(ctx: typer.Context, kind: RequestKind, wanted: ListFilter, *, as_json: bool) -> None:
+def _print_groups(ctx: typer.Context, kind: RequestKind, filters: ListFilter, *, as_json: bool) -> None:
     async def read(database: Database) -> request_groups.GroupPage:
-        whole = await id_prefixes.complete_filter(database, ids.CONFLICT, wanted)
+        whole = await id_prefixes.complete_filter(database, ids.CONFLICT, filters)
         return await request_groups.list_groups(database, kind, whole)
 
-    found = run_with_database(ctx, read)
-    rows = found.rows[: wanted.limit] if wanted.limit else found.rows
+    groups_page = run_with_database(ctx, read)
+    rows = groups_page.rows[: filters.limit] if filters.limit else groups_page.rows
     for group in rows:
         sentence = request_groups.describe_group(group)
         if as_json:
@@ -94,7 +94,7 @@ def _print_groups(ctx: typer.Context, kind: RequestKind, wanted: ListFilter, *, 
             say(f"  newest {output.format_age(group.last_seen)} ago, {last_day}; {_list_command(kind, group)}")
     if not as_json and not rows:
         hint("nothing found")
-    if not as_json and (found.is_cut or len(rows) < len(found.rows)):
+    if not as_json and (groups_page.is_cut or len(rows) < len(groups_page.rows)):
         hint("more results: raise --limit or add --source")
 
 
@@ -117,13 +117,13 @@ def show_rejection(
         (identifier,) = await id_prefixes.find_ids(database, ids.REJECTION, [rejection])
         return await listings.get_rejection(database, identifier)
 
-    row, stored = run_with_database(ctx, read)
+    row, stored_request = run_with_database(ctx, read)
     if as_json:
-        output.print_json({**asdict(row), **asdict(stored)})
+        output.print_json({**asdict(row), **asdict(stored_request)})
         return
     output.print_fields({**asdict(row), "refused_at": output.timestamp(row.refused_at)})
     out.print()
-    output.print_request(stored.headers, stored.body)
+    output.print_request(stored_request.headers, stored_request.body)
 
 
 def _show_reverified(outcome: Outcome) -> tuple[Mapping[str, object], str]:
@@ -153,10 +153,10 @@ def list_conflicts(
     """List conflicts, newest first."""
     if differs not in {None, "body", "key"}:
         raise UsageError("--differs must be body or key")
-    wanted = ListFilter(
+    filters = ListFilter(
         source=source, application=application, code=differs, since=since, until=until, limit=limit, after=after
     )
-    output.print_listing(ctx, listings.list_conflicts, wanted, _CONFLICTS, ids.CONFLICT, as_json=as_json)
+    output.print_listing(ctx, listings.list_conflicts, filters, _CONFLICTS, ids.CONFLICT, as_json=as_json)
 
 
 @conflicts.command("groups", epilog=example("boathook conflicts groups", "boathook conflicts groups --json"))
@@ -164,8 +164,8 @@ def list_conflict_groups(
     ctx: typer.Context, source: Source = None, application: Application = None, limit: Limit = 50, as_json: Json = False
 ) -> None:
     """List conflicts grouped by source or application and by what differs, largest group first."""
-    wanted = ListFilter(source=source, application=application, limit=limit)
-    _print_groups(ctx, RequestKind.CONFLICT, wanted, as_json=as_json)
+    filters = ListFilter(source=source, application=application, limit=limit)
+    _print_groups(ctx, RequestKind.CONFLICT, filters, as_json=as_json)
 
 
 def _show_accepted(outcome: Outcome) -> tuple[Mapping[str, object], str]:
@@ -191,20 +191,29 @@ def show_conflict(
     async def read(database: Database) -> actions.Comparison:
         return await actions.compare_conflict(database, *await id_prefixes.find_ids(database, ids.CONFLICT, [conflict]))
 
-    found = run_with_database(ctx, read)
-    row = found.conflict.row
+    comparison = run_with_database(ctx, read)
+    row = comparison.conflict.row
     if as_json:
-        event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}
-        shown = {**asdict(row), **asdict(found.conflict.stored), "content_type": found.conflict.content_type}
-        difference = None if found.lines is None else actions.unified_diff(found)
-        compared = {"verdict": found.verdict, "item_path": found.item_path, "difference": difference, "event": event}
-        output.print_json(shown | compared)
+        event = (
+            None
+            if comparison.event is None or comparison.first is None
+            else {**asdict(comparison.event), **asdict(comparison.first)}
+        )
+        fields = {**asdict(row), **asdict(comparison.conflict.stored), "content_type": comparison.conflict.content_type}
+        difference = None if comparison.lines is None else actions.unified_diff(comparison)
+        compared = {
+            "verdict": comparison.verdict,
+            "item_path": comparison.item_path,
+            "difference": difference,
+            "event": event,
+        }
+        output.print_json(fields | compared)
         return
     output.print_fields(
         {
             "conflict": row.id,
             "event": row.event_id,
-            "item": found.item_path,
+            "item": comparison.item_path,
             "source": row.source,
             "application": row.application,
             "type": row.type,
@@ -217,10 +226,10 @@ def show_conflict(
         }
     )
     out.print()
-    say(found.verdict)
+    say(comparison.verdict)
     out.print()
-    if found.lines:
-        output.print_block("- original event, + conflict", actions.unified_diff(found))
+    if comparison.lines:
+        output.print_block("- original event, + conflict", actions.unified_diff(comparison))
     else:
-        body = found.conflict.stored.body.decode("utf-8", "backslashreplace")
+        body = comparison.conflict.stored.body.decode("utf-8", "backslashreplace")
         output.print_block(f"body of the conflict, {row.size} bytes", body)

@@ -70,9 +70,9 @@ _SOURCES: Final = View(
 @sources.command("list", epilog="Example: boathook sources list --json")
 def list_sources(ctx: typer.Context, as_json: Json = False) -> None:
     """List the sources: those of boathook.toml and of apps, and those stored in PostgreSQL."""
-    known = _read_known(ctx)
-    views = known.views()
-    _SOURCES.print_rows([_describe(known, view) for view in views], as_json=as_json)
+    known_sources = _read_known(ctx)
+    views = known_sources.views()
+    _SOURCES.print_rows([_describe(known_sources, view) for view in views], as_json=as_json)
     for view in views:
         if problem := view.stored_problem or (view.is_stored and view.trouble):
             warn_once(f"the stored source {view.name} is not used: {problem}")
@@ -81,10 +81,14 @@ def list_sources(ctx: typer.Context, as_json: Json = False) -> None:
 @sources.command("show", epilog="Example: boathook sources show stripe")
 def show_source(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one source, its settings and whether it is ready. Secrets are never shown."""
-    known = _read_known(ctx)
-    view = known.view(name)
+    known_sources = _read_known(ctx)
+    view = known_sources.view(name)
     ready = f"no: {view.trouble}" if view.trouble else "yes"
-    row = {**all_settings(known.settings)["sources"].get(name, {}), **_describe(known, view), "ready": ready}
+    row = {
+        **all_settings(known_sources.settings)["sources"].get(name, {}),
+        **_describe(known_sources, view),
+        "ready": ready,
+    }
     if view.stored_problem:
         row["stored_source"] = f"not used: {view.stored_problem}"
     if as_json:
@@ -284,20 +288,20 @@ def trigger(
     The body is the provider's sample with a new event id for each request, signed with the source's newest secret. Your
     handlers receive the events. Exits with 1 if a request is refused.
     """
-    known = _read_known(ctx)
-    settings = known.settings
+    known_sources = _read_known(ctx)
+    settings = known_sources.settings
     body = None if file is None else read_bytes(file)
     fields = {path: _json_or_text(text) for path, text in read_pairs("--set", changes or [], "=").items()}
 
     async def send() -> bool:
         is_accepted = True
         sending = trigger_source(
-            settings, source, type=type, fields=fields, body=body, times=times, url=url, added=known.added
+            settings, source, type=type, fields=fields, body=body, times=times, url=url, added=known_sources.added
         )
-        async for one in sending:
-            is_accepted = is_accepted and one.is_accepted
-            line = f"{one.status}  {one.event_id or one.response}{' (duplicate)' if one.is_duplicate else ''}"
-            output.print_done(asdict(one), line, as_json=as_json)
+        async for reply in sending:
+            is_accepted = is_accepted and reply.is_accepted
+            line = f"{reply.status}  {reply.event_id or reply.response}{' (duplicate)' if reply.is_duplicate else ''}"
+            output.print_done(asdict(reply), line, as_json=as_json)
         return is_accepted
 
     try:
@@ -327,28 +331,28 @@ def show_secret(
 
     Paste it into the sender's settings. If the sender rejects it, another client sent it: delete it and start again.
     """
-    named = secret_actions.SourceNamed(source=name)
+    source_input = secret_actions.SourceNamed(source=name)
     secret = None
     if forget:
-        run_operation(ctx, secret_actions.forget_handshake, named)
+        run_operation(ctx, secret_actions.forget_handshake, source_input)
     else:
-        secret = run_operation(ctx, secret_actions.show_handshake, named).secret
+        secret = run_operation(ctx, secret_actions.show_handshake, source_input).secret
     output.print_done({"source": name, "secret": secret}, secret or f"{name}: deleted", as_json=as_json)
 
 
 def _read_known(ctx: typer.Context) -> KnownSources:
     """Return all sources; warn if those that are stored may be outdated."""
-    known = run(source_list.read_known(cli_context(ctx).settings(), progress=startup_progress()))
-    if known.problem:
-        warn_once(f"the stored sources may be outdated, as PostgreSQL is unavailable: {known.problem}")
-    return known
+    known_sources = run(source_list.read_known(cli_context(ctx).settings(), progress=startup_progress()))
+    if known_sources.problem:
+        warn_once(f"the stored sources may be outdated, as PostgreSQL is unavailable: {known_sources.problem}")
+    return known_sources
 
 
-async def _try(known: KnownSources, name: str) -> list[SourceTestStep]:
+async def _try(known_sources: KnownSources, name: str) -> list[SourceTestStep]:
     try:
-        return [step async for step in run_source_test(known.settings, name, added=known.added)]
+        return [step async for step in run_source_test(known_sources.settings, name, added=known_sources.added)]
     except ConnectionError:
-        raise _no_response(gateway_url(known.settings)) from None
+        raise _no_response(gateway_url(known_sources.settings)) from None
 
 
 def _no_response(address: str) -> ConfigError:
@@ -360,15 +364,15 @@ def _signed_parts(recipe: source_views.Recipe) -> str:
     return " ".join(parts) or "-"
 
 
-def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, Any]:
+def _describe(known_sources: KnownSources, view: source_views.SourceView) -> dict[str, Any]:
     provider = source_views.find_provider(view.provider) if view.provider else None
-    configured = known.settings.sources.get(view.name)
+    configured = known_sources.settings.sources.get(view.name)
     return {
         "name": view.name,
         "provider": view.provider,
         "stored": view.is_stored,
         "paths": list(view.paths),
-        "health": known.health[view.name].state.value if view.name in known.health else None,
+        "health": known_sources.health[view.name].state.value if view.name in known_sources.health else None,
         "secrets": view.added_secrets if view.is_stored or configured is None else len(configured.secrets),
         "unsigned": view.is_unsigned,
         "grade": None if view.grade is None else view.grade.value,
@@ -433,12 +437,12 @@ def add_secret(
         note=note,
         expire_others=None if expire_others is None else expire_others.total_seconds(),
     )
-    made = run_operation(ctx, secret_actions.create, new)
-    fields = {"id": made.id, "source": source, "others_expired": made.others_expired}
-    if made.secret is not None:
-        output.print_done(fields | {"secret": made.secret}, made.secret, as_json=as_json)
+    created = run_operation(ctx, secret_actions.create, new)
+    fields = {"id": created.id, "source": source, "others_expired": created.others_expired}
+    if created.secret is not None:
+        output.print_done(fields | {"secret": created.secret}, created.secret, as_json=as_json)
     else:
-        output.print_done(fields, made.id, as_json=as_json)
+        output.print_done(fields, created.id, as_json=as_json)
 
 
 def _read_secret(settings: Settings, reference: str) -> str:
@@ -466,16 +470,18 @@ def expire_secret(
     expiry = secret_actions.SecretExpiry(
         source=source, secret=secret, after=0 if after is None else after.total_seconds()
     )
-    ended = run_operation(ctx, secret_actions.expire, expiry)
-    output.print_done(ended, f"{ended.id} expires at {output.timestamp(ended.expires_at)}", as_json=as_json)
+    secret_row = run_operation(ctx, secret_actions.expire, expiry)
+    output.print_done(
+        secret_row, f"{secret_row.id} expires at {output.timestamp(secret_row.expires_at)}", as_json=as_json
+    )
 
 
 @secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))
 @runs(secret_actions.keep)
 def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Cancel the expiry of an added secret."""
-    kept = run_operation(ctx, secret_actions.keep, secret_actions.SecretNamed(source=source, secret=secret))
-    output.print_done(kept, f"{kept.id} never expires", as_json=as_json)
+    secret_row = run_operation(ctx, secret_actions.keep, secret_actions.SecretNamed(source=source, secret=secret))
+    output.print_done(secret_row, f"{secret_row.id} never expires", as_json=as_json)
 
 
 @secrets.command("remove", epilog=example("boathook sources secrets remove stripe ssec_01h455vb4pex5vsknk084sn02q4"))
