@@ -257,6 +257,7 @@ def plain(text: str) -> str:
     known: dict[str, str] = {}
     text = re.sub(r"broken\.t\d+", "TYPE", text)
     text = re.sub(r"\b[0-9a-f]{48}\b", "SECRET", re.sub(r"\bsource-s\d+\b", "SOURCE", text))
+    text = re.sub(r"(SOURCE, )+", "SOURCES, ", text)  # there are more at the second run
     text = re.sub(
         r"(key|evt|dlv|sil|ssec|qtask)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text
     )

@@ -325,6 +325,8 @@ class TenantObjects:
             "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
+            "source": ("stripe", "stripe"),
+            "secret": ("ssec_01h455vb4pex5vsknk084sn02q4",) * 2,
             "event_id": (self.message.replace("msg_", "evt_"), self.message),
             "delivery_id": (delivery, delivery),
             "rejection_id": ("rej_01h455vb4pex5vsknk084sn02q4",) * 2,  # of the default organization, as sources are
