@@ -8,9 +8,7 @@ names and of a source's settings, and the measured cost of an event. `make docs`
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,12 @@ from boathook.cli import app
 from boathook.cli.app_commands import with_package_commands
 from boathook.config import SCHEMA_URL, SourceSettings
 from boathook.config.notifications import default_rules
-from boathook.config.packages import alert_rules_of, defaults_file, folder_of, own_packages
+from boathook.config.packages import alert_rules_of, defaults_file, folder_of, own_packages, resolve
 from boathook.config.tables import MountSettings
 from boathook.config.types import Table
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
 from boathook.domain.policy import RETRY_PRESETS, RetryPolicy
+from boathook.observability import prometheus_rules
 from boathook.observability.metrics import TABLE, Metric, MetricKind
 from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
@@ -213,9 +212,8 @@ def _cell(text: str) -> str:
 
 def own_metrics() -> tuple[Metric, ...]:
     """Return the metrics of boathook, and of the optional packages in its distribution."""
-    names = (f"{folder_of(package).name}.metrics" for package in own_packages())
-    modules = (import_module(name) for name in names if find_spec(name) is not None)
-    return (*TABLE, *(metric for module in modules for metric in module.METRICS))
+    of_packages = (resolve(package.metrics) for package in own_packages() if package.metrics is not None)
+    return (*TABLE, *chain.from_iterable(of_packages))
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -596,9 +594,9 @@ def alerts(written: str) -> str:
     rules = default_rules()
     for package in own_packages():
         rules |= alert_rules_of(package)
-    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    groups = yaml.safe_load(prometheus_rules(own_packages()))["groups"]
     written = _fill_table(written, ALERT_RULES, [_alert_rule(name, keys) for name, keys in rules.items()])
-    return _fill_table(written, ALERTS, [_alert(rule) for rule in group["rules"]])
+    return _fill_table(written, ALERTS, [_alert(rule) for group in groups for rule in group["rules"]])
 
 
 def sending(written: str) -> str:

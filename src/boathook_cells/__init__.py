@@ -15,14 +15,15 @@ metrics      the metrics of all of these
 
 from typing import Final
 
-import boathook_cells.metrics  # noqa: F401 - registers them wherever the package is used
 from boathook.config.packages import Package
 
 package: Final = Package(
     name="cells",
     tables="boathook_cells.settings:TABLES",
+    metrics="boathook_cells.metrics:METRICS",
     check="boathook_cells.settings:check",
     alert_rules="alert_rules.toml",
+    prometheus_rules="alerts.yml",
     preload={"console": ("boathook_cells.elsewhere",)},
     app="boathook_cells.app:open_app",
     gateway="boathook_cells.gateway:open_part",

@@ -14,15 +14,16 @@ metrics         the metrics of all of these
 
 from typing import Final
 
-import boathook_rabbitmq.metrics  # noqa: F401 - registers them wherever the package is used
 from boathook.config.packages import Package
 
 package: Final = Package(
     name="rabbitmq",
     requires=("aio_pika",),
     tables="boathook_rabbitmq.settings:TABLES",
+    metrics="boathook_rabbitmq.metrics:METRICS",
     check="boathook_rabbitmq.access:check",
     alert_rules="alert_rules.toml",
+    prometheus_rules="alerts.yml",
     gateway="boathook_rabbitmq.gateway:open_gateway_part",
     notifier="boathook_rabbitmq.due_lane:open_lane",
     doctor="boathook_rabbitmq.doctor:examine",

@@ -5,13 +5,13 @@ This module declares the package and imports none of it; docs/how-to/redis.md sh
 
 from typing import Final
 
-import boathook_redis.metrics  # noqa: F401 - registers them wherever the package is used
 from boathook.config.packages import Package
 
 package: Final = Package(
     name="redis",
     requires=("redis",),
     tables="boathook_redis.settings:TABLES",
+    metrics="boathook_redis.metrics:METRICS",
     check="boathook_redis.settings:check",
     gateway="boathook_redis.gateway:open_gateway_part",
     doctor="boathook_redis.doctor:examine",

@@ -11,15 +11,18 @@ import httpx
 import pytest
 import yaml
 
+from boathook.config.packages import own_packages
 from boathook.delivery.dispatcher import _OUTCOMES as SENDS
-from boathook.observability import ALERT_RULES, DASHBOARDS
+from boathook.observability import DASHBOARDS, prometheus_rules
 from boathook.observability.metrics import METRICS, TABLE, MetricKind
 from scripts import write_dashboards, write_docs
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.alert_harness import play_alerts
 from tests.support import until
 
-ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(ALERT_RULES.read_text())["groups"][0]["rules"]}
+RULES_TEXT = prometheus_rules(own_packages())
+"""The rules of boathook and of the optional packages in its distribution."""
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES_TEXT)["groups"] for rule in group["rules"]}
 ROOT = Path(__file__).parents[2]
 OF_PACKAGES = {metric.name: metric for metric in write_docs.own_metrics() if metric not in TABLE}
 """The metrics of optional packages, which a gateway that uses none of them does not show."""
@@ -70,6 +73,9 @@ CASES = [
     ("BoathookBufferDamaged", False, "2m", {"boathook_buffer_damaged_total": "0x60"}),
     ("BoathookBufferUnavailable", True, "5m", {"boathook_buffer_unavailable": "1x60"}),
     ("BoathookBufferUnavailable", False, "5m", {"boathook_buffer_unavailable": "0x60"}),
+    ("BoathookBufferRejected", True, "10m", {"boathook_buffer_rejected_total": "0x5 1x60"}),
+    ("BoathookBufferRejected", True, "10m", {"boathook_buffer_rejected_total": "_x5 1x60"}),
+    ("BoathookBufferRejected", False, "30m", {"boathook_buffer_rejected_total": "4x60"}),
     ("BoathookCellUnavailable", True, "2m", {'boathook_cell_events_waiting{cell="c2"}': "3x60"}),
     ("BoathookCellUnavailable", False, "2m", {'boathook_cell_events_waiting{cell="c2"}': "0x60"}),
     ("BoathookDueLaneUnavailable", True, "5m", {"boathook_due_lane_unavailable": "1x60"}),
@@ -163,20 +169,27 @@ def promtool() -> str:
     return found
 
 
-def test_promtool_accepts_the_rules(promtool: str):
-    done = subprocess.run([promtool, "check", "rules", ALERT_RULES], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def rules_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("rules") / "boathook.yml"
+    file.write_text(RULES_TEXT)
+    return file
+
+
+def test_promtool_accepts_the_rules(promtool: str, rules_file: Path):
+    done = subprocess.run([promtool, "check", "rules", rules_file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
 @pytest.mark.extended("plays alert rules with promtool; that their metrics exist stays")
-def test_each_alert_fires_only_in_its_case(promtool: str, tmp_path: Path):
-    assert play_alerts(promtool, ALERT_RULES, CASES, tmp_path) == ""
+def test_each_alert_fires_only_in_its_case(promtool: str, rules_file: Path, tmp_path: Path):
+    assert play_alerts(promtool, rules_file, CASES, tmp_path) == ""
 
 
-def test_mutant_a_wrong_expectation_is_reported(promtool: str, tmp_path: Path):
+def test_mutant_a_wrong_expectation_is_reported(promtool: str, rules_file: Path, tmp_path: Path):
     alert, fires, after, series = CASES[0]
-    assert alert in play_alerts(promtool, ALERT_RULES, [(alert, not fires, after, series)], tmp_path)
+    assert alert in play_alerts(promtool, rules_file, [(alert, not fires, after, series)], tmp_path)
 
 
 def test_each_alert_has_a_firing_and_a_non_firing_case():
@@ -199,7 +212,23 @@ def gateway(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return running
 
 
+@pytest.fixture(scope="module")
+def gateway_with_packages(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
+    """Return a gateway that uses the packages whose metrics have rules; their servers do not run."""
+    return shared_boathook(extra=OPTIONAL)
+
+
+OPTIONAL = """
+    [buffer]
+    hosts = ["127.0.0.1:1"]
+    user = "u"
+    password = "p"
+    [cells]
+"""
 RULES = " ".join(rule["expr"] for rule in ALERTS.values())
+OWN_RULES = " ".join(
+    rule["expr"] for group in yaml.safe_load(prometheus_rules(()))["groups"] for rule in group["rules"]
+)
 BOARDS = [
     target["expr"]
     for name in DASHBOARDS
@@ -226,11 +255,25 @@ def family(name: str) -> str:
     return short if short in METRICS and METRICS[short].kind is MetricKind.HISTOGRAM else name
 
 
-@pytest.mark.parametrize("expression", [RULES, *BOARDS], ids=lambda text: text[:60])
-def test_every_metric_that_rules_and_dashboards_name_is_really_shown(gateway: BoathookProcess, expression: str):
+def unseen(gateway: BoathookProcess, expression: str) -> set[str]:
+    """Return the metrics that an expression names and a gateway does not show."""
     assert named(expression)
-    shown = known(gateway).keys() | OF_PACKAGES.keys()
-    assert {name for name in named(expression) if family(name) not in shown} == set()
+    shown = known(gateway)
+    return {name for name in named(expression) if family(name) not in shown}
+
+
+@pytest.mark.parametrize("expression", [OWN_RULES, *BOARDS], ids=lambda text: text[:60])
+def test_every_metric_that_rules_and_dashboards_name_is_really_shown(gateway: BoathookProcess, expression: str):
+    assert unseen(gateway, expression) == set()
+
+
+def test_every_metric_that_rules_of_packages_name_is_shown_where_they_are_used(
+    gateway: BoathookProcess, gateway_with_packages: BoathookProcess
+):
+    assert unseen(gateway_with_packages, RULES) == set()
+    # A gateway shows no metric of a package that it does not use.
+    assert unseen(gateway, RULES) == named(RULES) & OF_PACKAGES.keys() != set()
+    assert not known(gateway).keys() & OF_PACKAGES.keys()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +341,7 @@ def test_the_panels_of_a_dashboard_have_names_and_places_of_their_own():
 
 
 def test_the_command_prints_the_rules(gateway: BoathookProcess):
-    assert gateway.cli("alerts", "rules").stdout == ALERT_RULES.read_text()
+    assert gateway.cli("alerts", "rules").stdout == RULES_TEXT
 
 
 def test_the_command_prints_the_dashboards_or_writes_them(gateway: BoathookProcess):

@@ -1,5 +1,6 @@
 """Each built-in alert has a rule among those that boathook prints for Prometheus, over the same metric."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import yaml
 from boathook import config
 from boathook.config import packages
 from boathook.delivery.keeper import CAUSE_WITHIN_S, REPEATED_WITHIN_S
-from boathook.observability import ALERT_RULES
+from boathook.observability import prometheus_rules
 
 BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.toml").read_text(encoding="utf-8")) | {
     name: rule for package in packages.own_packages() for name, rule in packages.alert_rules_of(package).items()
@@ -18,7 +19,7 @@ BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.tom
 """Also those of the optional packages in boathook's distribution."""
 PROMETHEUS: Final = {
     rule["alert"]: rule
-    for group in yaml.safe_load(ALERT_RULES.read_text(encoding="utf-8"))["groups"]
+    for group in yaml.safe_load(prometheus_rules(packages.own_packages()))["groups"]
     for rule in group["rules"]
 }
 NOT_EXPRESSED: Final[Mapping[str, str]] = {}
@@ -63,3 +64,21 @@ def test_the_gauge_of_a_repeating_cause_has_the_window_of_the_alert():
 def test_the_gauge_of_repeated_bodies_has_the_window_of_the_alert():
     assert BUILT_IN["repeated_body"]["over_s"] == REPEATED_WITHIN_S
     assert PROMETHEUS["BoathookRepeatedBody"]["expr"].endswith(f"> {BUILT_IN['repeated_body']['above']:g}")
+
+
+def test_the_rules_of_a_package_are_about_its_own_metrics():
+    for package in packages.own_packages():
+        metrics = {metric.name for metric in packages.resolve(package.metrics)} if package.metrics else set()
+        rules = yaml.safe_load("groups:\n" + packages.prometheus_rules_of(package))["groups"] or []
+        for rule in (rule for group in rules for rule in group["rules"]):
+            assert set(re.findall(r"boathook_\w+", rule["expr"])) <= metrics, rule["alert"]
+
+
+def test_the_rules_of_boathook_are_about_no_metric_of_a_package():
+    of_packages = {
+        metric.name for one in packages.own_packages() if one.metrics for metric in packages.resolve(one.metrics)
+    }
+    own = set(re.findall(r"boathook_\w+", prometheus_rules(())))
+    assert {"boathook_buffer_lost_total", "boathook_cell_events_waiting"} <= of_packages
+    assert not own & of_packages
+    assert "boathook_database_unavailable" in own

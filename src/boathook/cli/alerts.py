@@ -11,8 +11,9 @@ from boathook.cli.context import actor, cli_context, run, run_in_transaction
 from boathook.cli.derived import add
 from boathook.cli.options import Json
 from boathook.cli.output import STATE, Column, View
+from boathook.config.packages import own_packages
 from boathook.domain.alerts import show_number
-from boathook.observability import ALERT_RULES
+from boathook.observability import prometheus_rules
 from boathook.service.catalogue import silences
 from boathook.service.operating import alerts as actions
 from boathook.service.operating.alerts import Alert, SendFailed
@@ -78,9 +79,11 @@ def try_channel(
 
 
 @alerts.command("rules", epilog=example("boathook alerts rules > /etc/prometheus/rules/boathook.yml"))
-def print_rules() -> None:
+def print_rules(ctx: typer.Context) -> None:
     """Print the alert rules for Prometheus."""
-    sys.stdout.write(ALERT_RULES.read_text(encoding="utf-8"))
+    # Also those of packages that are not used here: a rule over a metric that nobody has never fires.
+    used = cli_context(ctx).plain_settings().packages
+    sys.stdout.write(prometheus_rules(dict.fromkeys((*own_packages(), *used))))
 
 
 def _print(ctx: typer.Context, found: list[Alert], *, as_json: bool) -> None:

@@ -170,6 +170,7 @@ class _Layers:
         package = packages.find_package(section)
         if package is not None and package not in self.packages:
             self.packages.append(package)
+            packages.register_metrics(package)
             self.tables |= packages.tables_of(package)
             for name, table in packages.defaults_of(package).items():
                 self.merged.setdefault(name, {}).update(copy.deepcopy(dict(table)))

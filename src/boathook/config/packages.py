@@ -1,8 +1,7 @@
 """Optional packages: finds what is declared, and imports those whose sections of boathook.toml are used.
 
 A package is declared by entry points, so nothing of it is imported by being installed. Its declaration, a `Package`,
-names each of its parts as ``module:attribute``, so that a process imports only the parts that it needs. Its metrics are
-registered when the declaration is imported.
+names each of its parts as ``module:attribute``, so that a process imports only the parts that it needs.
 """
 
 import functools
@@ -73,6 +72,10 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Called with the settings; returns a `Boathook`, or None."""
     alert_rules: str | None = None
     """The file of its alert rules in its folder, in the format of boathook's ``alert_rules.toml``."""
+    prometheus_rules: str | None = None
+    """The file of its rules for Prometheus in its folder, in the format of boathook's ``alerts.yml``."""
+    metrics: str | None = None
+    """Its metrics; their module registers them when it is imported, which is where a section of the package is used."""
     gateway: str | None = None
     """Called with a `Gateway`; returns a `GatewayPart`, or None: what it adds to a gateway process."""
     notifier: str | None = None
@@ -149,9 +152,18 @@ def read_declaration(reference: str) -> Package:
     return package
 
 
+def register_metrics(package: Package) -> None:
+    """Register the metrics of a package that this process uses."""
+    if package.metrics is not None:
+        resolve(package.metrics)
+
+
 def packages_with_data(data_dir: Path) -> list[Package]:
     """Return the packages of boathook's distribution that have left files in *data_dir*, used or not."""
-    return [package for package in own_packages() if package.data_folder and (data_dir / package.data_folder).is_dir()]
+    owners = [one for one in own_packages() if one.data_folder and (data_dir / one.data_folder).is_dir()]
+    for package in owners:
+        register_metrics(package)
+    return owners
 
 
 def own_packages() -> tuple[Package, ...]:
@@ -191,6 +203,13 @@ def alert_rules_of(package: Package) -> dict[str, dict[str, Any]]:
     if package.alert_rules is None:
         return {}
     return tomllib.loads(folder_of(package).joinpath(package.alert_rules).read_text(encoding="utf-8"))
+
+
+def prometheus_rules_of(package: Package) -> str:
+    """Return the rules of a package for Prometheus, as one more group of a file; empty if it has none."""
+    if package.prometheus_rules is None:
+        return ""
+    return folder_of(package).joinpath(package.prometheus_rules).read_text(encoding="utf-8").partition("groups:\n")[2]
 
 
 @functools.cache

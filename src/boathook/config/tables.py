@@ -9,7 +9,14 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from boathook.config.notifications import NotificationSettings, RuleSettings, read_channel
-from boathook.config.packages import Package, PackageTable, PackageTableT, find_package, tables_of
+from boathook.config.packages import (
+    Package,
+    PackageTable,
+    PackageTableT,
+    find_package,
+    register_metrics,
+    tables_of,
+)
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     AppEntry,
@@ -51,6 +58,7 @@ def _as_table(section: str, value: object) -> object:
     """Return the table of a section that a child process has received as plain values."""
     if not isinstance(value, dict) or (package := find_package(section)) is None:
         return value
+    register_metrics(package)
     return tables_of(package)[section].model_validate(value)
 
 
