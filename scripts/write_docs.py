@@ -20,7 +20,7 @@ from boathook.cli import app
 from boathook.cli.app_commands import with_package_commands
 from boathook.config import SCHEMA_URL, SourceSettings
 from boathook.config.notifications import default_rules
-from boathook.config.packages import alert_rules_of, defaults_file, folder_of, own_packages, resolve
+from boathook.config.packages import alert_rules_of, defaults_file, own_packages, resolve
 from boathook.config.tables import MountSettings
 from boathook.config.types import Table
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant

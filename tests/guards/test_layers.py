@@ -47,6 +47,7 @@ VIOLATIONS = {
         "boathook_redis/odd.py",
         "import boathook_rabbitmq.access",
     ),
+    "OpenTelemetry outside its package": ("otel-library", "observability/odd.py", "import opentelemetry.trace"),
     "an HTTP client outside http_client": ("http-client", "handlers/api.py", "import httpx"),
     "the ASGI toolkit outside the interfaces": ("asgi-toolkit", "db/database.py", "import starlette"),
     "ingest reaching handlers": ("ingest-apart", "ingest/intake.py", "import boathook.handlers.api"),

@@ -27,6 +27,7 @@ WORDS = {
     # A Text of rich has a cell_len: its width in columns of a terminal.
     "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
+    "otel": re.compile(r"otel|open_?telemetry|otlp|traceparent|tracing", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
     "console": re.compile(r"console", re.IGNORECASE),
@@ -42,7 +43,7 @@ RICH = frozenset({"Console", "console", "err_console", "rich.console"})
 """The consoles of rich, which the command line prints to."""
 REFERENCES = (
     *("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts"),
-    *("pages", "responses", "spools", "site"),
+    *("pages", "responses", "spools", "site", "process", "trace", "metrics"),
 )
 
 
@@ -94,6 +95,9 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "from boathook.server import console",
         "settings.portal_logo()",
         "class PortalRoutes: ...",
+        "import opentelemetry.sdk",
+        "settings.tracing.is_on",
+        "def build(traceparent): ...",
     ],
 )
 def test_a_planted_name_is_found(source: str):
@@ -139,7 +143,7 @@ class TestADeclaration:
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         if package.requires:
             named = {re.split(r"[^a-z0-9-]", line)[0].replace("-", "_") for line in extras[package.name]}
-            assert named >= set(package.requires)
+            assert named >= {module.replace(".", "_") for module in package.requires}
 
     def test_a_missing_extra_is_named(self, package: Package, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(packages, "find_spec", lambda _name: None)
@@ -151,6 +155,12 @@ class TestADeclaration:
         assert package.preload.keys() <= {"gateway", "worker", "console", "keeper"}
         for module in chain.from_iterable(package.preload.values()):
             assert import_module(module).__name__ == module
+
+    def test_its_settings_of_tests_are_its_own(self, package: Package):
+        own = {
+            f"{section}.{key}" for section, model in packages.tables_of(package).items() for key in model.model_fields
+        }
+        assert package.in_tests.keys() <= own
 
     def test_its_parts_are_in_a_package_of_its_own(self, package: Package):
         assert packages.folder_of(package).name == f"boathook_{package.name}"
@@ -191,6 +201,7 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ('[shared]\nredis = ""', {"boathook_redis"}),
     ("[buffer]\nconfirm_s = 2", {"boathook_rabbitmq"}),
     ("[cells]", {"boathook_cells"}),
+    ('[tracing]\nendpoint = ""', {"boathook_otel"}),
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip
 def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):
@@ -256,6 +267,32 @@ def test_mutant_a_gateway_with_pages_imports_them(tmp_path: Path):
 
 def test_sections_that_are_always_used_are_declared_as_others_are():
     assert packages.own_sections().items() >= packages.ALWAYS_USED.items()
+
+
+def test_metrics_are_registered_where_a_package_is_used(tmp_path: Path):
+    code = """if True:
+        from boathook import config
+        from boathook.config.packages import own_packages
+        from boathook.observability.metrics import METRICS, TABLE
+        assert [package.name for package in own_packages()]
+        config.all_sections()
+        assert METRICS.keys() == {metric.name for metric in TABLE}, METRICS
+        settings = config.load(overrides={"buffer.hosts": ["mq:5672"]})
+        assert "boathook_buffer_lost_total" in METRICS
+        assert "boathook_cell_unavailable" not in METRICS
+        print(settings.model_dump_json())
+    """
+    child = """if True:
+        import sys
+        from boathook import config
+        from boathook.observability.metrics import METRICS
+        config.Settings.model_validate_json(sys.stdin.read())
+        assert "boathook_buffer_lost_total" in METRICS
+        assert "boathook_cell_unavailable" not in METRICS
+    """
+    run = [sys.executable, "-c", code]
+    text = subprocess.run(run, cwd=tmp_path, text=True, capture_output=True, check=True).stdout
+    subprocess.run([sys.executable, "-c", child], cwd=tmp_path, text=True, input=text, check=True)
 
 
 def test_the_environment_uses_a_package_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

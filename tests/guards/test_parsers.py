@@ -158,7 +158,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "verification/json_schema.py": {"json": (SCHEMA, DEPTH), "_check_parts": (SCHEMA, DEPTH), "_unknown_keywords": (SCHEMA, DEPTH)},
     "verification/provider_keys.py": {"json": (OURS,), "key": (OURS,)},
     "verification/provider_signer.py": {"_put": (OURS,), "_set_json_value": (OURS,)},
-    "ingest/tracing.py": {"json": (OURS,)},
+    "boathook_otel/gateway.py": {"json": (OURS,)},
     "boathook_rabbitmq/due_lane.py": {"json": ("boathook_rabbitmq.due_lane:_MAX_BYTES",)},
     "db/alerts.py": {"json": (OURS,)},
     "db/applications.py": {"json": (OURS,)},

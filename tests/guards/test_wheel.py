@@ -58,7 +58,7 @@ def test_it_contains_sql_the_schema_and_default_settings(wheel):
 
 
 def test_it_contains_nothing_else(wheel):
-    assert {"boathook", "boathook_mcp", "boathook_rabbitmq", "boathook_redis"} <= set(PACKAGES)
+    assert {"boathook", "boathook_mcp", "boathook_otel", "boathook_rabbitmq", "boathook_redis"} <= set(PACKAGES)
     expected = (*(f"{name}/" for name in PACKAGES), "boathook-")
     unexpected = [name for name in wheel.namelist() if not name.startswith(expected)]
     assert unexpected == []

@@ -105,7 +105,7 @@ def _send(t: Transaction, row: Row, endpoint: Endpoint, is_ailing: bool, is_prob
         enqueued_at=row.enqueued_at, is_manual=False, due_at=row.due_at, is_ordered=row.order_key is not None,
         endpoint_id=endpoint.id, revision=endpoint.revision, is_ailing=is_ailing, is_probe=is_probe,
         content_type=stored and stored.event.content_type, body=stored and stored.event.body,
-        accepted_at=stored and stored.accepted_at, claimed_at=t.tables.clock(), traceparent=None,
+        accepted_at=stored and stored.accepted_at, claimed_at=t.tables.clock(), kept_header=None,
     )  # fmt: skip
 
 

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook import config
+from boathook.config import packages
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
 from boathook.ingest.sources import source_spec
-from boathook.observability import tracing
-from boathook.observability.tracing import Context, Kind, Span, Tracer, TracingOptions, read_traceparent, span_id_of
-from boathook.server import traces
+from boathook.observability import tracer as kernel
+from boathook.service.shown_settings import all_settings
+from boathook_otel.settings import check
+from boathook_otel.spans import Context, Kind, Span, Spans, TracingOptions, read_traceparent, span_id_of
+from boathook_otel.tracer import OtelTracer
 
 EVENT = ids.make(1_700_000_000_000, 0x2AAAAAAAAAAAAAAAAAA)
 SENDERS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -39,10 +42,10 @@ class Outlet:
 
 @pytest.fixture
 def tracer():
-    made = Tracer(TracingOptions(), Outlet())
-    tracing.install(made)
+    made = Spans(TracingOptions(), Outlet())
+    kernel.install(OtelTracer(made))
     yield made
-    tracing.install(None)
+    kernel.install(None)
 
 
 def test_traceparent_is_read_and_written_as_specified():
@@ -89,7 +92,7 @@ def test_a_sender_decides_nothing_about_sampling_unless_trusted():
     unwanted = SENDERS[:-2] + "00"
 
     def is_sampled(text: str, **rules: Any) -> bool:
-        return Tracer(TracingOptions(**rules), Outlet()).entry(EVENT, text, is_ours=False).context.is_sampled
+        return Spans(TracingOptions(**rules), Outlet()).entry(EVENT, text, is_ours=False).context.is_sampled
 
     assert not is_sampled(SENDERS, sample=0)
     assert is_sampled(unwanted, sample=1)
@@ -98,13 +101,13 @@ def test_a_sender_decides_nothing_about_sampling_unless_trusted():
 
 
 def test_incoming_traces_can_be_ignored_except_boathooks():
-    ignoring = Tracer(TracingOptions(continues=False), Outlet())
+    ignoring = Spans(TracingOptions(continues=False), Outlet())
     assert ignoring.entry(EVENT, SENDERS, is_ours=False).context.trace_id == EVENT.int
     assert ignoring.entry(EVENT, SENDERS, is_ours=True).context.trace_id == read_traceparent(SENDERS).trace_id
 
 
 def test_the_sample_rate_is_respected():
-    tracer = Tracer(TracingOptions(sample=0.25), Outlet())
+    tracer = Spans(TracingOptions(sample=0.25), Outlet())
     events = [ids.make(1_700_000_000_000 + n, uuid.uuid4().int & ((1 << 74) - 1)) for n in range(4_000)]
     assert 800 < sum(tracer.entry(one, None, is_ours=False).context.is_sampled for one in events) < 1_200
 
@@ -115,16 +118,16 @@ def test_every_attempt_has_its_own_span():
 
 
 def test_a_message_carries_the_trace_of_its_publisher(tracer):
-    assert tracing.with_traceparent({"a": "b"}) == {"a": "b"}
+    assert kernel.add_headers({"a": "b"}) == {"a": "b"}
     with tracer.inside(read_traceparent(SENDERS)):
-        assert tracing.with_traceparent({"a": "b"}) == {"a": "b", "traceparent": SENDERS}
-        assert tracing.with_traceparent({"traceparent": "mine"}) == {"traceparent": "mine"}
-    assert tracing.with_traceparent({}) == {}
+        assert kernel.add_headers({"a": "b"}) == {"a": "b", "traceparent": SENDERS}
+        assert kernel.add_headers({"traceparent": "mine"}) == {"traceparent": "mine"}
+    assert kernel.add_headers({}) == {}
 
 
 def test_unsampled_spans_are_not_exported():
     outlet = Outlet()
-    tracer = Tracer(TracingOptions(sample=0), outlet)
+    tracer = Spans(TracingOptions(sample=0), outlet)
     entry = tracer.entry(EVENT, None, is_ours=False)
     tracer.record(
         Span(name="x", kind=Kind.SERVER, context=entry.context, parent=None, began_ns=1, ended_ns=2, attributes={})
@@ -133,9 +136,9 @@ def test_unsampled_spans_are_not_exported():
 
 
 def test_switched_off_it_changes_nothing_and_imports_nothing():
-    assert tracing.current() is None
+    assert kernel.current() is None
     headers = {"a": "b"}
-    assert tracing.with_traceparent(headers) is headers
+    assert kernel.add_headers(headers) is headers
     code = (
         "import sys, boathook.server.child, boathook.server.gateway, boathook.delivery.handler_executor, boathook.delivery.http_executor;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
@@ -145,16 +148,24 @@ def test_switched_off_it_changes_nothing_and_imports_nothing():
 
 class TestSettings:
     def test_a_missing_extra_is_named(self, monkeypatch):
-        monkeypatch.setattr(traces, "find_spec", lambda _: None)
-        traces.check(config.load(None))
-        with pytest.raises(ConfigError, match=r"boathook\[otel\]"):
-            traces.check(config.load(None, {"tracing.endpoint": "http://127.0.0.1:4318"}))
+        monkeypatch.setattr(packages, "find_spec", lambda _: None)
+        check(config.load(None))
+        check(config.load(None, {"tracing.sample": 0.5}))
+        with pytest.raises(ConfigError, match=r"tracing\.endpoint: .*boathook\[otel\]"):
+            check(config.load(None, {"tracing.endpoint": "http://127.0.0.1:4318"}))
 
-    def test_a_header_whose_secret_is_missing_is_named(self):
-        wanted = config.load(None, {"tracing.endpoint": "http://127.0.0.1:4318"})
-        tables = wanted.tracing.model_copy(update={"headers": {"authorization": "env:NOT_THERE"}})
+    def test_a_header_whose_secret_is_missing_is_named(self, tmp_path):
+        file = tmp_path / "boathook.toml"
+        file.write_text(
+            '[tracing]\nendpoint = "http://127.0.0.1:4318"\nheaders = { authorization = "env:NOT_THERE" }\n'
+        )
         with pytest.raises(ConfigError, match=r"tracing\.headers\.authorization.*NOT_THERE"):
-            traces.check(wanted.model_copy(update={"tracing": tables}))
+            check(config.load(file))
+
+    def test_the_headers_of_a_collector_are_shown_as_references_only(self, tmp_path):
+        file = tmp_path / "boathook.toml"
+        file.write_text('[tracing]\nheaders = { x-key = "http://secret", x-other = "env:NAME" }\n')
+        assert all_settings(config.load(file))["tracing"]["headers"] == {"x-key": "(hidden)", "x-other": "env:NAME"}
 
     def test_traceparent_is_stored_only_if_tracing_uses_it(self):
         def kept(**tracing_settings: str) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ _NEAR = 0.8
 recipe."""
 SECTIONS: tuple[str, ...] = (
     *("database", "server", "limits", "retention", "spool", "buffer", "worker", "delivery", "log"),
-    *("apps", "jwt", "outbound", "tracing", "notifications"),
+    *("apps", "jwt", "outbound", "notifications"),
 )
 """The sections of boathook itself."""
 

@@ -40,6 +40,11 @@ class PackageTable(Table):
         """The path of the pages that its package serves; empty if it serves none."""
         return ""
 
+    @property
+    def kept_headers(self) -> tuple[str, ...]:
+        """The headers, in lower case, that are stored with every event if its request has them."""
+        return ()
+
     def check_with(self, settings: Any) -> None:
         """Check the keys against all `Settings`. Raises ValueError, which names the key."""
 
@@ -99,6 +104,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A folder in `server.data_dir` that may still have its events when its sections are not used any more."""
     spools: str | None = None
     """Called with the settings; returns a list of `NamedSpool`: spools of this host in addition to its own."""
+    process: str | None = None
+    """Called with the settings and the name of a process; returns a context manager that is entered while the process
+    runs, before any other part is opened in it."""
+    trace: str | None = None
+    """Called with the settings, an `EventRow` and the headers stored with it; returns the id of the event's trace and
+    the URL of the trace, each of which may be empty."""
+    in_tests: Mapping[str, object] = {}
+    """What its settings are on a server of `boathook.testing` that does not set them, by their dotted keys."""
     mounts: str | None = None
     """Called with the `AppContext` of a process that serves the API; returns ASGI applications by their paths, which
     are among `PackageTable.own_paths`. Each of them authenticates its callers itself."""
@@ -160,10 +173,12 @@ def register_metrics(package: Package) -> None:
 
 def packages_with_data(data_dir: Path) -> list[Package]:
     """Return the packages of boathook's distribution that have left files in *data_dir*, used or not."""
-    owners = [one for one in own_packages() if one.data_folder and (data_dir / one.data_folder).is_dir()]
-    for package in owners:
+    packages = [
+        package for package in own_packages() if package.data_folder and (data_dir / package.data_folder).is_dir()
+    ]
+    for package in packages:
         register_metrics(package)
-    return owners
+    return packages
 
 
 def own_packages() -> tuple[Package, ...]:
@@ -220,5 +235,12 @@ def defaults_of(package: Package) -> Mapping[str, Mapping[str, Any]]:
 
 def require_extra(package: Package, key: str) -> None:
     """Check that the extra of a package is installed. Raises ConfigError, which names the setting *key*."""
-    if any(find_spec(module) is None for module in package.requires):
+    if not all(map(_is_installed, package.requires)):
         raise ConfigError(f"{key} needs more: pip install 'boathook[{package.name}]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a module that it is in is missing
+        return False

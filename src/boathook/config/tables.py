@@ -38,7 +38,6 @@ from boathook.config.types import (
     Role,
     Secret,
     Table,
-    TraceLink,
     WebOrigin,
     is_own_path,
     read_database_url,
@@ -69,27 +68,6 @@ def _as_tables(tables: object) -> object:
 
 
 Tables = Annotated[dict[str, SerializeAsAny[PackageTable]], BeforeValidator(_as_tables)]
-
-
-class TracingSettings(Table):
-    """OpenTelemetry traces, from the request of an event to every attempt of its deliveries."""
-
-    endpoint: BaseUrl
-    """Base URL of an OTLP collector over HTTP; empty disables tracing."""
-    headers: dict[str, Secret] = Field(repr=False)
-    service: Annotated[str, Field(min_length=1, max_length=200)]
-    sample: Annotated[float, Field(ge=0, le=1)]
-    incoming: Literal["continue", "trust", "ignore"]
-    """Whether a sender's trace is continued, and whether its sampling decision is used."""
-    propagate: bool
-    queue: PositiveInt
-    link: TraceLink
-    """URL template of a trace, for links in the console."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether tracing is enabled."""
-        return bool(self.endpoint)
 
 
 class DatabaseSettings(Table):
@@ -310,7 +288,6 @@ class Settings(Table):
     apps: AppsSettings
     jwt: JwtSettings
     outbound: OutboundSettings
-    tracing: TracingSettings
     notifications: NotificationSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     mounts: dict[MountPath, MountSettings] = Field(default_factory=dict)
@@ -366,6 +343,11 @@ class Settings(Table):
     def table(self, model: type[PackageTableT]) -> PackageTableT | None:
         """Return the table of a package by its class; None if no section of the package is used."""
         return next((table for table in self.tables.values() if isinstance(table, model)), None)
+
+    @property
+    def kept_headers(self) -> tuple[str, ...]:
+        """The headers that packages keep of every request that brings an event."""
+        return tuple(dict.fromkeys(name for table in self.tables.values() for name in table.kept_headers))
 
     def owns_path(self, path: str) -> bool:
         """Return whether boathook itself or a package in use has *path*, or could have a path below it."""

@@ -58,18 +58,13 @@ def _address(text: str) -> str:
 _HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?(/\S*)?|localhost(:[0-9]+)?(/\S*)?")
 
 
-def _base_url(text: str) -> str:
+def check_base_url(text: str) -> str:
+    """Return an address without a slash at the end; empty for none. Raises ValueError."""
     if text and (urlsplit(text).scheme not in {"http", "https"} or not urlsplit(text).netloc):
         example = text if _HOST.fullmatch(text) else "hooks.example.com"
         scheme = "http" if example.startswith("localhost") else "https"
         raise ValueError(f'must be an address such as "{scheme}://{example}"')
     return text.rstrip("/")
-
-
-def _trace_link(text: str) -> str:
-    if text and "{trace_id}" not in _base_url(text):
-        raise ValueError('must be an address with {trace_id}, such as "https://grafana.example.com/trace/{trace_id}"')
-    return text
 
 
 def _origin(text: str) -> str:
@@ -109,7 +104,7 @@ def check_mount_path(text: str) -> str:
 
 def _key_set_url(text: str) -> str:
     if text:
-        parts = urlsplit(_base_url(text))
+        parts = urlsplit(check_base_url(text))
         if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
             raise ValueError("must begin with https://, because anybody on the way could replace the keys")
     return text
@@ -253,9 +248,7 @@ Proxy = Annotated[str, AfterValidator(_proxy)]
 RetrySchedule = Annotated[str, AfterValidator(_retry)]
 """A preset's name or comma-separated seconds, as `boathook.domain.policy.read_retry` parses them."""
 AppEntry = Annotated[str, AfterValidator(_app)]
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-TraceLink = Annotated[str, AfterValidator(_trace_link)]
-"""The URL of a trace, with ``{trace_id}``; empty for none."""
+BaseUrl = Annotated[str, AfterValidator(check_base_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
 WebOrigin = Annotated[str, AfterValidator(_web_origin)]
 """An origin as browsers write it in the Origin header."""

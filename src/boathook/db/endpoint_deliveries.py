@@ -61,8 +61,8 @@ class ClaimedEndpointDelivery(msgspec.Struct, frozen=True):
     accepted_at: datetime | None
     claimed_at: datetime
     """The database's time of the claim."""
-    traceparent: str | None = None
-    """The publisher's trace, if it was requested and exists."""
+    kept_header: str | None = None
+    """The value of the stored header that the store asks for, if the message has it."""
 
 
 class DueEndpoint(msgspec.Struct, frozen=True):
@@ -183,11 +183,11 @@ SettleHook = Callable[[Connection, Sequence[FinishedEndpointDelivery]], Awaitabl
 class EndpointDeliveryStore:
     """The database's queue of deliveries to endpoints."""
 
-    def __init__(self, database: Database, *, worker: str, is_traced: bool = False) -> None:
-        """Claim for one sender; *is_traced* includes the publishers' traces."""
+    def __init__(self, database: Database, *, worker: str, kept_header: str | None = None) -> None:
+        """Claim for one sender; *kept_header* is the stored header that deliveries are claimed with."""
         self._database = database
         self._worker = worker
-        self._is_traced = is_traced
+        self._kept_header = kept_header
 
     async def find_due(self, after: str, limit: int) -> DueEndpointPage:
         """Return the next *limit* endpoints with pending work after the cursor *after*."""
@@ -217,7 +217,7 @@ class EndpointDeliveryStore:
                 _array([limit.since for limit in allowed]),
                 _array([limit.maximum for limit in allowed]),
                 _array([limit.is_probe for limit in allowed]),
-                self._is_traced,
+                self._kept_header,
             )
 
         return [ClaimedEndpointDelivery(*row) for row in await claim_rows(self._database, limits, claim)]

@@ -52,8 +52,8 @@ with page as materialized (
 
 -- name: claim_endpoint_deliveries
 -- Leases due deliveries to endpoints that are not disabled, deleted or paused, up to a number of slots for each, and
--- reads their content. Only a probe ($9) may go to an endpoint whose breaker is open. $10 also reads the publishers'
--- traces.
+-- reads their content. Only a probe ($9) may go to an endpoint whose breaker is open. $10 names a
+-- header to read of those stored with them, or is null.
 with wanted as materialized (
     select w.*, p.revision, null::boolean as is_suspect,
         coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
@@ -70,12 +70,12 @@ with wanted as materialized (
 select
     c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.enqueued_at, c.is_manual, c.due_at,
     c.order_key is not null as is_ordered, w.endpoint_id, w.revision, w.is_ailing, w.is_probe,
-    e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at, e.traceparent
+    e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at, e.kept_header
 from claimed c
 join wanted w on w.recipient = c.recipient
 left join lateral (
     select content_type, case when expunged_at is null then body end as body, accepted_at,
-        case when $10::boolean then headers ->> 'traceparent' end as traceparent
+        headers ->> $10::text as kept_header
     from boathook.event where id = c.event_id
     limit 1
 ) as e on true

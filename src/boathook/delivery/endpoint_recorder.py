@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from boathook.config import RetentionSettings, Settings
@@ -34,19 +34,32 @@ from boathook.http_client.messages import TransportFailure
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
-from boathook.observability.tracing import Context, EntrySpan, Kind, Span, Tracer, otel_attributes, span_id_of
 
 _OURS: Final = frozenset({UNREADABLE, TransportFailure.PROXY.value, TransportFailure.FAULT.value})
 """Failure codes that never disable an endpoint, because the fault may be on our side."""
 _DAY_S: Final = 86_400.0
-_NS: Final = 1_000_000_000
 _LOG: Final = get_logger("sender")
+
+
+class SenderTracer(Protocol):
+    """Follows the attempts of one sender."""
+
+    stored_header: str
+    """The header, as stored with messages, whose value deliveries are claimed with."""
+
+    def header(self, delivery: ClaimedEndpointDelivery) -> tuple[str, str] | None:
+        """Return the header by which an endpoint follows an attempt, its name in lower case; None if it must not."""
+        ...
+
+    def record(self, ended: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
+        """Note an attempt that ended at *ended_ns* and took *took_s* seconds."""
+        ...
 
 
 class EndpointRecorder(Recorder[EndpointAttempt]):
     """Records attempts at endpoints and updates the health of the endpoints."""
 
-    def __init__(self, store: EndpointDeliveryStore, settings: Settings, traces: "SendTraces | None") -> None:
+    def __init__(self, store: EndpointDeliveryStore, settings: Settings, tracer: SenderTracer | None) -> None:
         outbound = settings.outbound
         self._store = store
         self._rules = BreakerRules(
@@ -55,7 +68,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             outbound.breaker_max_pause_s,
             outbound.disable_after_days * _DAY_S,
         )
-        self._traces = traces
+        self._tracer = tracer
         self._operational_webhooks = OperationalWebhooks(settings.retention)
 
     async def record(self, attempts: Sequence[EndpointAttempt]) -> list[bool]:
@@ -94,8 +107,8 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             attempt.response,
             attempt.started_at,
         )
-        if self._traces is not None:
-            self._traces.record(finished, attempt.ended_ns or time.time_ns(), took_s)
+        if self._tracer is not None:
+            self._tracer.record(finished, attempt.ended_ns or time.time_ns(), took_s)
         return finished
 
     async def _update_health(
@@ -271,64 +284,3 @@ def _attempt(subscriber: OperationalSubscriber, attempt: FinishedEndpointDeliver
 
 def _moment(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class SendTraces:
-    """Records the trace spans of one sender's attempts."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-
-    def header(self, delivery: ClaimedEndpointDelivery) -> str | None:
-        """Return the trace header of an attempt's request; None if traces are not propagated to endpoints."""
-        return self._context(delivery, self._entry(delivery)).header() if self._tracer.rules.propagates else None
-
-    def record(self, finished: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
-        """Record the span of an attempt that ended at *ended_ns* and took *took_s* seconds."""
-        delivery = finished.delivery
-        entry = self._entry(delivery)
-        outcome, code, error = _words_of(finished)
-        self._tracer.record(
-            Span(
-                name="send",
-                kind=Kind.CLIENT,
-                context=self._context(delivery, entry),
-                parent=entry.context,
-                began_ns=ended_ns - int(took_s * _NS),
-                ended_ns=ended_ns,
-                # The URL is left out because it may contain a secret.
-                attributes=otel_attributes(
-                    messaging__system="boathook",
-                    messaging__operation__type="send",
-                    messaging__destination__name=ids.show(ids.ENDPOINT, delivery.endpoint_id),
-                    messaging__message__id=ids.show(ids.MESSAGE, delivery.event_id),
-                    http__request__method="POST",
-                    http__response__status_code=finished.status or None,
-                    boathook__delivery=ids.show_delivery(delivery.event_id, delivery.ordinal),
-                    boathook__attempt=delivery.attempt,
-                    boathook__outcome=outcome,
-                    error__type=code,
-                ),
-                error=error,
-            )
-        )
-
-    def _entry(self, delivery: ClaimedEndpointDelivery) -> EntrySpan:
-        return self._tracer.entry(delivery.event_id, delivery.traceparent, is_ours=True)
-
-    @staticmethod
-    def _context(delivery: ClaimedEndpointDelivery, entry: EntrySpan) -> Context:
-        return entry.context.with_span(span_id_of(delivery.event_id, delivery.ordinal, delivery.fence))
-
-
-def _words_of(finished: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
-    """Return the outcome of an attempt, with the code and message of its error."""
-    match finished.decision:
-        case Complete():
-            return "succeeded", None, None
-        case RetryAt(code=code, error=error):
-            return "retry", code, error
-        case DeadLetter(code=code, error=error):
-            return "dead", code, error
-        case _ as never:
-            assert_never(never)

@@ -34,10 +34,9 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.dependency_errors import clean_name
 from boathook.handlers.hooks import Hooks
-from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
+from boathook.handlers.runner import Runner, RunningAttempt, Runs, RunSlot
 from boathook.handlers.threads import HandlerThread
-from boathook.handlers.tracing import TracedRunner
-from boathook.observability import meters, tracing
+from boathook.observability import meters, tracer
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
@@ -64,7 +63,7 @@ class HandlerExecutor(Executor[HandlerAttempt]):
     is_fenced = True
 
     def __init__(
-        self, runner: Runner | TracedRunner, *, handlers: Database, is_keeping_connections: bool,
+        self, runner: Runs, *, handlers: Database, is_keeping_connections: bool,
         has_waiting: Callable[[], bool], announce: Callable[[Collection[DueRecipient]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._runner = runner
@@ -205,9 +204,9 @@ def make_worker(
     # A message reaches one process, and most are not for suspects.
     notifier = None if only_suspects else open_notifier(settings, "handlers", clock.seconds)
     announce = functools.partial(notify_due, own)
-    tracer = tracing.current()
+    installed = tracer.current()
     executor = HandlerExecutor(
-        runner if tracer is None else TracedRunner(runner, tracer), handlers=handlers,
+        runner if installed is None else installed.wrap_runner(runner), handlers=handlers,
         is_keeping_connections=settings.database.worker_connections >= places, has_waiting=queues.has_waiting,
         announce=announce if notifier is None else functools.partial(notifier.announce, announce),
     )  # fmt: skip

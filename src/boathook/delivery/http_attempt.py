@@ -20,7 +20,6 @@ from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
 from boathook.http_client.retry_after import read_retry_after
-from boathook.observability.tracing import HEADER
 
 GONE: Final = "GONE"
 """Failure code after which the endpoint is disabled."""
@@ -159,14 +158,14 @@ def build_request(
     body: bytes,
     content_type: str,
     token: object = None,
-    traceparent: str | None = None,
+    extra: tuple[str, str] | None = None,
 ) -> OutgoingRequest:
     """Build the signed request of one attempt.
 
     Args:
         timestamp: in Unix seconds.
         token: returned with the response.
-        traceparent: the W3C Trace Context header, unless the endpoint sets its own; None sends none.
+        extra: one more header, its name in lower case, unless the endpoint sets its own; None sends none.
     """
     signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
     headers = [("user-agent", message_headers.user_agent), ("content-type", content_type)]
@@ -181,8 +180,8 @@ def build_request(
         headers += [pair for pair in target.headers.items() if not (is_ours and pair[0].lower() == "authorization")]
     if target.bearer is not None:
         headers.append(("authorization", f"Bearer {target.bearer}"))
-    if traceparent is not None and not any(name.lower() == HEADER for name in target.headers):
-        headers.append((HEADER, traceparent))
+    if extra is not None and not any(name.lower() == extra[0] for name in target.headers):
+        headers.append(extra)
     return OutgoingRequest(
         url=target.url,
         headers=tuple(headers),

@@ -15,7 +15,7 @@ from boathook.delivery.destination import Executor
 from boathook.delivery.dispatcher import DatabaseClock, Dispatcher
 from boathook.delivery.due_receiver import open_notifier
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
-from boathook.delivery.endpoint_recorder import EndpointRecorder, SendTraces
+from boathook.delivery.endpoint_recorder import EndpointRecorder, SenderTracer
 from boathook.delivery.http_attempt import (
     CONTENT_GONE,
     PreparedEndpoint,
@@ -31,7 +31,7 @@ from boathook.domain.policy import Failure, Result, Superseded
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.http_client.oauth import TokenCache
 from boathook.http_client.sender import HttpSender
-from boathook.observability import meters, tracing
+from boathook.observability import meters, tracer
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
@@ -47,7 +47,7 @@ _UNANSWERED_S: Final = 60.0
 class HttpExecutor(Executor[EndpointAttempt]):
     """Sends the requests of one sender process."""
 
-    def __init__(self, settings: Settings, traces: SendTraces | None = None) -> None:
+    def __init__(self, settings: Settings, sender_tracer: SenderTracer | None = None) -> None:
         proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
         self._settings = settings.outbound.model_copy(update={"proxy": proxy})
         self._message_headers = read_message_headers(self._settings)
@@ -57,7 +57,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         self._given_up: set[EndpointAttempt] = set()
         self._token_cache: TokenCache | None = None
         self._seconds = meters.histogram("boathook_endpoint_request_seconds")
-        self._traces = traces
+        self._tracer = sender_tracer
         self._is_closed = False
 
     async def execute(self, attempt: EndpointAttempt) -> Result:
@@ -116,7 +116,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
                 body=delivery.body,
                 content_type=delivery.content_type or "application/json",
                 token=attempt,
-                traceparent=None if self._traces is None else self._traces.header(delivery),
+                extra=None if self._tracer is None else self._tracer.header(delivery),
             )
         )
         return await answer
@@ -169,13 +169,15 @@ def make_sender(
     Args:
         executor: makes the attempts; None: over HTTP.
     """
-    tracer, clock = tracing.current(), DatabaseClock()
-    traces = None if tracer is None else SendTraces(tracer)
-    store = EndpointDeliveryStore(own, worker=sender_id, is_traced=traces is not None)
+    installed, clock = tracer.current(), DatabaseClock()
+    sender_tracer: SenderTracer | None = None if installed is None else installed.open_sender()
+    store = EndpointDeliveryStore(
+        own, worker=sender_id, kept_header=None if sender_tracer is None else sender_tracer.stored_header
+    )
     return Dispatcher(
         EndpointQueues(settings, store=store, secret_box=secret_box, clock=clock),
-        HttpExecutor(settings, traces) if executor is None else executor,
-        EndpointRecorder(store, settings, traces),
+        HttpExecutor(settings, sender_tracer) if executor is None else executor,
+        EndpointRecorder(store, settings, sender_tracer),
         database=own,
         deliveries=DeliveryStore(own, settings.retry_defaults()),
         clock=clock,

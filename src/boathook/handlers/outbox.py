@@ -55,7 +55,7 @@ from boathook.domain.model import (
 from boathook.handlers.causes import current_cause
 from boathook.handlers.collector import add_due
 from boathook.handlers.sessions import call, call_sync
-from boathook.observability import meters, tracing
+from boathook.observability import meters, tracer
 
 _MEMORY_DAYS: Final = 90.0
 """The default retention of events in days."""
@@ -257,7 +257,7 @@ class Outbox:
         ended_ns = time.time_ns()
         number = 0
         for number, draft in enumerate(drafts, start=1):  # noqa: B007 - the last number is the count
-            tracing.record_publish(draft.id, draft.headers, draft.began_ns, ended_ns, draft.message.type)
+            tracer.note_publish(draft.id, draft.headers, draft.began_ns, ended_ns, draft.message.type)
         self.published += number
         meters.count("boathook_messages_published_total", number)
 
@@ -280,7 +280,7 @@ class Outbox:
                     add_due(
                         session, due_recipients([delivery.recipient for delivery in deliveries], compiled.due(draft))
                     )
-                    tracing.record_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
+                    tracer.note_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
                 else:
                     yield REPLICATE, REPLICATE_ARGUMENTS
                 return outcome
@@ -409,7 +409,7 @@ def _draft(message: Message, memory_days: float) -> Draft:
         own_id or ids.show(ids.EVENT, identifier),
         None if message.idempotency is None else hash_key(message.idempotency),
         memory_days if own_id else IDEMPOTENCY_DAYS,
-        tracing.with_traceparent(_headers(message.headers or {})),
+        tracer.add_headers(_headers(message.headers or {})),
         _name("content_type", message.content_type or content_type),
         channels,
         tags,

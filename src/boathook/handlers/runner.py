@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from boathook.db import replies
 from boathook.db.database import Connection, Database, is_connection_closed, reset_statements, translate_errors
@@ -256,7 +256,15 @@ class RunSlot:
             await stack.aclose()
 
 
-class Runner:
+class Runs(Protocol):
+    """What runs the handler of one claimed delivery."""
+
+    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> Result:
+        """See `Runner.run`."""
+        ...
+
+
+class Runner(Runs):
     """Runs the claims of one worker.
 
     Args:

@@ -20,7 +20,6 @@ from boathook.ingest.source_rate import SourceRate
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.observability.meters import Counter, Histogram
-from boathook.observability.tracing import HEADER
 from boathook.providers import find_recipe
 from boathook.providers.recipe import CaptureSecret
 from boathook.verification.keyring import KeyRing
@@ -133,7 +132,7 @@ def configured_spec(settings: Settings, name: str) -> SourceSpec:
         dedup_object=source.dedup_object or "",
         volatile=source.volatile,
         schema=settings.schema_of(name),
-        keep=(HEADER,) if settings.tracing.is_on and settings.tracing.incoming != "ignore" else (),
+        keep=settings.kept_headers,
     )
 
 

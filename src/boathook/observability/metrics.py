@@ -198,7 +198,6 @@ TABLE: Final = (
     Metric("boathook_oldest_snapshot_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",
            (), (), Merge.MAX),
     Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
-    Metric("boathook_trace_spans_total", _COUNTER, "Spans, by whether a collector accepted them.", ("outcome",)),
     Metric("boathook_messages_published_total", _COUNTER,
            "Messages published, also where their transactions roll back later."),
     Metric("boathook_messages_buffered_total", _COUNTER, "Messages accepted into the spool or by brokers."),

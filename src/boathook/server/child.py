@@ -17,7 +17,7 @@ from boathook.domain.errors import BoathookError
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.server.child_config import HEARTBEAT, PREPARED, READY, ChildConfig, ProcessContext, finish_startup
-from boathook.server.traces import traced
+from boathook.server.process_packages import packages_running
 
 _HEARTBEAT_INTERVAL_S: Final = 0.5
 _ORPHAN_S: Final = 5.0
@@ -78,7 +78,7 @@ async def _run(
     snapshot.restore()
     tasks = [asyncio.create_task(snapshot.run()), asyncio.create_task(_send_heartbeats(context.beat))]
     try:
-        with traced(settings, config.slot):
+        with packages_running(settings, config.slot):
             await _run_role(role, context)
     finally:
         for task in tasks:

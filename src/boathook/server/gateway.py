@@ -24,7 +24,7 @@ from boathook.http_client.fetch import Fetcher
 from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.event_writer import EventSink, EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
@@ -33,9 +33,8 @@ from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.source_paths import SOURCE_PREFIX
 from boathook.ingest.spool_records import UNROUTED
-from boathook.ingest.tracing import TracedApp, TracedIntake
 from boathook.ingest.verification_io import VerificationIO
-from boathook.observability import meters, tracing
+from boathook.observability import meters
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server import child_config
@@ -214,10 +213,12 @@ class IngestRuntime:
         self.unverified = ByteBudget(limits.max_unverified_bytes)
         """The bytes of all bodies that are not verified yet."""
         self._fetcher = Fetcher(settings.outbound.allow)
-        tracer = tracing.current()
+        intake: EventSink = self.intake
+        for part in self._parts:
+            intake = part.wrap_intake(intake)
         pipeline = IngestPipeline(
             sources.compiled.by_path,
-            self.intake if tracer is None else TracedIntake(self.intake),
+            intake,
             event_builder,
             quarantine=self._quarantine,
             client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
@@ -253,12 +254,11 @@ class IngestRuntime:
             lease_tokens=_first(part.lease_tokens for part in self._parts) or database.lease_tokens,
             reply_waiter=self._reply_waiter,
         )
-        self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
+        self.app: Asgi = app
         """The ASGI application that answers every request."""
         for part in self._parts:
             self.app = part.wrap(self.app)
-        # A trace belongs to the task of its request.
-        self.direct = DirectIngest(pipeline) if tracer is None else None
+        self.direct = None if any(part.needs_every_request for part in self._parts) else DirectIngest(pipeline)
         """Answers small requests without ASGI; None if it cannot."""
         self._tasks = BackgroundTasks(
             {"gateway:measure": self._measure} | ({} if self.notifier is None else {"due:notify": self.notifier.run})

@@ -12,7 +12,7 @@ from boathook.domain.rate_leases import LeaseTokens
 from boathook.http.asgi import Asgi
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import Elsewhere, EventWriter
+from boathook.ingest.event_writer import Elsewhere, EventSink, EventWriter
 from boathook.server.gateway_database import GatewayDatabase
 from boathook.service.sending.message_store import MessageStore
 from boathook.spool.spool import Spool
@@ -58,6 +58,13 @@ class GatewayPart:
     """Leases the tokens of sources' rates, instead of PostgreSQL."""
     elsewhere: Elsewhere | None = None
     """Finds the intake of another installation for an event of what that serves."""
+
+    needs_every_request: bool = False
+    """Whether `wrap` must see all requests; small ones to sources are answered without ASGI otherwise."""
+
+    def wrap_intake(self, intake: EventSink) -> EventSink:
+        """Return the intake of the events that requests bring, around *intake*."""
+        return intake
 
     def wrap(self, app: Asgi) -> Asgi:
         """Return the ASGI application that answers every request, in front of *app*; the intake exists by now."""

@@ -30,6 +30,7 @@ from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.server.gateway import IngestRuntime
 from boathook.server.gateway_sources import load_sources
 from boathook.server.loading import bound, load_app, load_hooks, migrations_of
+from boathook.server.process_packages import packages_running
 from boathook.server.sampler import Sampler
 from boathook.server.supervisor import (
     check_settings,
@@ -38,7 +39,6 @@ from boathook.server.supervisor import (
     prepare_database,
     try_prepare,
 )
-from boathook.server.traces import traced
 from boathook.service.job_steps import make_service_step
 
 _RETRY_S: Final = 1.0
@@ -83,7 +83,7 @@ async def run_in_process(
         prepared = asyncio.Event()
         if await try_prepare(prepare, can_wait=settings.accepts_without_database):
             prepared.set()
-        stack.enter_context(traced(settings, slot))
+        stack.enter_context(packages_running(settings, slot))
         live_metrics = LiveMetrics(settings.server.data_dir, slot)
         await stack.enter_async_context(_counting(settings, slot, live_metrics))
         await stack.enter_async_context(bound(settings, hooks, live_metrics))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from boathook.config import Settings, SourceSettings
 from boathook.config.faults import describe_error
 from boathook.config.loader import SOURCE_NAME, reserved_names
-from boathook.config.packages import module_of_app, resolve
+from boathook.config.packages import module_of_app, own_packages, resolve
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
 from boathook.server.installed_apps import READY_MADE, installed_apps, module_of
@@ -319,7 +319,7 @@ def _import(key: str, module_name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}{_near(error.name)}") from None
-        fix = _EXTRAS.get((error.name or "").partition(".")[0], "")
+        fix = _extra_of(error.name or "")
         fix = f'; pip install "boathook[{fix}]"' if fix else "; install it, or correct the import"
         raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}{fix}") from error
     except BoathookError as error:
@@ -328,11 +328,14 @@ def _import(key: str, module_name: str) -> object:
         raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
 
 
-_EXTRAS: Final = {
-    "sqlalchemy": "sqlalchemy", "greenlet": "sqlalchemy", "psycopg": "psycopg", "django": "django", "redis": "redis",
-    "aio_pika": "rabbitmq", "opentelemetry": "otel",
-}  # fmt: skip
-"""The extra of boathook that installs a module."""
+_EXTRAS: Final = {"sqlalchemy": "sqlalchemy", "greenlet": "sqlalchemy", "psycopg": "psycopg", "django": "django"}
+"""The extra of boathook that installs a module, besides those of optional packages."""
+
+
+def _extra_of(module: str) -> str:
+    """Return the extra that installs a module; empty if none does."""
+    of_packages = {name.partition(".")[0]: package.name for package in own_packages() for name in package.requires}
+    return (of_packages | _EXTRAS).get(module.partition(".")[0], "")
 
 
 def _near(module: str) -> str:

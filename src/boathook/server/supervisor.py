@@ -28,7 +28,6 @@ from boathook.http.backlog import BACKLOG, refuse_new_handshakes
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import SnapshotFile
-from boathook.server import traces
 from boathook.server.child_process import ChildProcess, ServiceNotifier
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import check_mounts, load_hooks, migrations_of, with_apps
@@ -114,7 +113,6 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     """Check all that can be checked without PostgreSQL, and warn of what is valid but not meant. Raises ConfigError."""
     settings_checks.check_settings(settings)
     _check_handlers(settings, hooks)
-    traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}, settings)
     for finding in (*settings_checks.examine_settings(settings), *examine_loaded(settings, hooks.owners)):
         if finding.verdict is CheckStatus.FAIL:

@@ -27,7 +27,6 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     for channel in plain["notifications"]["channels"].values():
         for key in {"token", "url", "secret", "password"} & channel.keys():
             channel[key] = channel[key] and reference(channel[key])
-    plain["tracing"]["headers"] = {name: reference(value) for name, value in plain["tracing"]["headers"].items()}
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
     plain["sources"] = {name: hide_secrets(source) for name, source in plain["sources"].items()}
@@ -48,6 +47,8 @@ def _without_secrets(keys: Mapping[str, Any], hidden: Collection[str]) -> dict[s
 
     def shown(key: str, value: Any) -> Any:
         match value:
+            case dict() if key in hidden:
+                return {name: reference(text) for name, text in value.items()}
             case dict():
                 return _without_secrets(value, hidden)
             case str() if value.startswith("data:"):

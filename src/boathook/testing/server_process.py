@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,9 @@ def running(folder: Path, file: Path | None, overrides: Mapping[str, Any]) -> It
         stack.callback(shutil.rmtree, data_dir, ignore_errors=True)
         loop = stack.enter_context(EventLoop.running())
         test_settings = _settings_of_tests(dict(_flat(overrides)), data_dir)
-        tables, secrets = _new_secrets(with_apps(config.load(file, test_settings))[0])
+        first = with_apps(config.load(file, test_settings))[0]
+        test_settings = dict(ChainMap(test_settings, *(package.in_tests for package in first.packages)))
+        tables, secrets = _new_secrets(first)
         test_settings = {f"sources.{name}.retry": "none" for name in secrets} | test_settings | tables
         settings = with_apps(config.load(file, test_settings))[0]
         database_url = test_settings["database.url"] or stack.enter_context(_embedded(data_dir, loop))
@@ -162,7 +165,6 @@ def _settings_of_tests(overrides: Mapping[str, Any], data_dir: Path) -> dict[str
         "server.bind": address,
         "server.public_url": f"http://{address}",
         "server.data_dir": str(data_dir),
-        "tracing.endpoint": "",
     }
     return {**usual, **overrides, **fixed}
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
+from boathook.config.packages import resolve
 from boathook.db import audit, rerouting
 from boathook.db.audit import AuditCursor as AuditCursor  # noqa: PLC0414 - re-exported
 from boathook.db.audit import AuditFilter
@@ -41,7 +42,6 @@ from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa:
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import Attempt, State
-from boathook.observability.tracing import HEADER, trace_id_of
 from boathook.service.unit_of_work import UnitOfWork, check_owner
 
 find_owner = listings.find_owner
@@ -122,17 +122,13 @@ async def find_endpoint_url(database: Database, deliveries: Sequence[DeliveryRow
 
 
 def find_trace(settings: Settings, event: EventRow, request: StoredRequest) -> tuple[str, str]:
-    """Return an event's trace id and the URL of its trace, as `tracing.link` says.
-
-    Both are empty if nothing is traced, and the URL if none is configured.
-    """
-    options = settings.tracing
-    if not (options.is_on or options.link):
-        return "", ""
-    continues = event.source is None or options.incoming != "ignore"
+    """Return the id of an event's trace and the URL of the trace; empty if no package in use knows them."""
     headers = {name.lower(): text for name, text in request.headers.items()}
-    trace_id = trace_id_of(ids.read_event(event.id), headers.get(HEADER), continues=continues)
-    return trace_id, options.link.replace("{trace_id}", trace_id)
+    for package in settings.packages:
+        if package.trace is not None:
+            trace: tuple[str, str] = resolve(package.trace)(settings, event, headers)
+            return trace
+    return "", ""
 
 
 async def get_delivery(database: Database, key: Key) -> DeliveryDetail:

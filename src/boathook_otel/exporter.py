@@ -20,11 +20,11 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioB
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from boathook.config.tables import TracingSettings
 from boathook.domain.errors import BoathookError
 from boathook.observability import meters
 from boathook.observability.log import get_logger
-from boathook.observability.tracing import Context, Kind, Span
+from boathook_otel.settings import TracingTable
+from boathook_otel.spans import Context, Kind, Span
 
 Post = Callable[[bytes, float], None]
 """Posts one batch with a timeout in seconds. Raises BoathookError."""
@@ -47,7 +47,7 @@ class OtlpExporter:
         post: sends a batch to the collector.
     """
 
-    def __init__(self, settings: TracingSettings, *, process: str, post: Post) -> None:
+    def __init__(self, settings: TracingTable, *, process: str, post: Post) -> None:
         # The SDK would log every dropped span; dropped spans are counted instead.
         logging.getLogger("opentelemetry.sdk").setLevel(logging.ERROR)
         self._resource = Resource.create({"service.name": settings.service, "service.instance.id": process})
@@ -104,7 +104,7 @@ class OtlpExporter:
         closing.join(_SHUTDOWN_TIMEOUT_S)
 
 
-def _sampler(settings: TracingSettings) -> Sampler:
+def _sampler(settings: TracingTable) -> Sampler:
     """Return the sampler for spans that do not belong to an event, such as those of API requests."""
     share = TraceIdRatioBased(settings.sample)
     if settings.incoming == "trust":

@@ -1,4 +1,4 @@
-"""Adds tracing to the ingest path: wrappers for the application and the intake, used only if tracing is on."""
+"""Traces the requests of a gateway: wrappers for its application and its intake, used only if tracing is on."""
 
 import time
 from contextvars import ContextVar
@@ -11,19 +11,45 @@ from boathook.domain.errors import BoathookError
 from boathook.domain.model import Accepted, NewEvent, Receipt
 from boathook.http.asgi import Asgi, Receive, Send, read_headers
 from boathook.ingest.event_writer import EventSink, ReceiptWaiter
-from boathook.observability.tracing import (
+from boathook.observability import tracer
+from boathook.server.gateway_part import Gateway, GatewayPart
+from boathook_otel.spans import (
     HEADER,
     EntrySpan,
     Kind,
     Span,
-    Tracer,
+    Spans,
     otel_attributes,
     read_traceparent,
     span_id_of,
 )
+from boathook_otel.tracer import OtelTracer
 
 _API_PREFIX: Final = "/api/"
 _SYSTEM: Final = "boathook"
+
+
+def open_part(_gateway: Gateway) -> "OtelPart | None":
+    """Return the part; None if nothing is traced in this process."""
+    installed = tracer.current()
+    return OtelPart(installed.spans) if isinstance(installed, OtelTracer) else None
+
+
+class OtelPart(GatewayPart):
+    """Traces the requests that bring events."""
+
+    needs_every_request = True  # a trace belongs to the task of its request
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+
+    def wrap_intake(self, intake: EventSink) -> EventSink:
+        """See `GatewayPart.wrap_intake`."""
+        return TracedIntake(intake)
+
+    def wrap(self, app: Asgi) -> Asgi:
+        """See `GatewayPart.wrap`."""
+        return TracedApp(app, self._spans)
 
 
 class _RequestTrace:
@@ -83,9 +109,9 @@ class TracedApp:
     calls continue the caller's trace.
     """
 
-    def __init__(self, app: Asgi, tracer: Tracer) -> None:
+    def __init__(self, app: Asgi, spans: Spans) -> None:
         self._app = app
-        self._tracer = tracer
+        self._spans = spans
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -112,7 +138,7 @@ class TracedApp:
         if caller is None:
             await self._app(scope, receive, send)
             return
-        with self._tracer.inside(caller):
+        with self._spans.inside(caller):
             await self._app(scope, receive, send)
 
     def _record(self, request_trace: _RequestTrace, event: NewEvent, scope: dict[str, Any]) -> None:
@@ -120,8 +146,8 @@ class TracedApp:
         receipt, link = request_trace.receipt, None
         if receipt is not None and receipt.event_id != event.id:
             # A duplicate has its own trace, which links to the trace of the original.
-            link = self._tracer.entry(receipt.event_id, None, is_ours=False).context
-        self._tracer.record(
+            link = self._spans.entry(receipt.event_id, None, is_ours=False).context
+        self._spans.record(
             Span(
                 name=f"receive {event.source}",
                 kind=Kind.SERVER,
@@ -134,7 +160,7 @@ class TracedApp:
                 link=link,
             )
         )
-        self._tracer.record(
+        self._spans.record(
             Span(
                 name="commit",
                 kind=Kind.INTERNAL,
@@ -149,7 +175,7 @@ class TracedApp:
 
     def _entry(self, event: NewEvent) -> EntrySpan:
         traceparent = msgspec.json.decode(event.headers, type=dict[str, str]).get(HEADER)
-        return self._tracer.entry(event.id, traceparent, is_ours=False)
+        return self._spans.entry(event.id, traceparent, is_ours=False)
 
 
 def _attributes(request_trace: _RequestTrace, event: NewEvent, scope: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ among its stored headers belongs to that trace. For any other event the trace id
 unique. The id of the entry span is derived from the event id, and that of an attempt from event id, ordinal and fence.
 Processes therefore record their spans independently, in any order, and a process that dies affects no other's spans.
 
-Tracing is off until `install` is called: `current` returns None, and nothing of OpenTelemetry is imported.
+No class of OpenTelemetry is used here: a `SpanSink` converts finished spans.
 """
 
 import contextlib
@@ -17,8 +17,6 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 import msgspec
-
-from boathook.domain import ids
 
 HEADER: Final = "traceparent"
 """The header of W3C Trace Context, https://www.w3.org/TR/trace-context/#traceparent-header."""
@@ -109,7 +107,7 @@ class SpanSink(Protocol):
         ...
 
 
-class Tracer:
+class Spans:
     """Creates span ids and passes sampled spans to a sink."""
 
     def __init__(self, rules: TracingOptions, outlet: SpanSink) -> None:
@@ -171,50 +169,6 @@ def span_id_of(event_id: UUID, *which: object) -> int:
     """Derive the id of a span about an event; *which* distinguishes it from other spans of the event."""
     digest = blake2b(event_id.bytes + "/".join(map(str, which)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
-
-
-_tracer: Tracer | None = None
-
-
-def install(tracer: Tracer | None) -> None:
-    """Trace in this process from now on; None stops tracing."""
-    global _tracer  # noqa: PLW0603 - one per process
-    _tracer = tracer
-
-
-def current() -> Tracer | None:
-    """Return the tracer of this process, or None."""
-    return _tracer
-
-
-def with_traceparent(headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers of a message to publish, with the publisher's trace if there is one."""
-    if _tracer is None or HEADER in headers:
-        return headers
-    present = _tracer.present()
-    return headers if present is None else {**headers, HEADER: present.header()}
-
-
-def record_publish(event_id: UUID, headers: Mapping[str, str], began_ns: int, ended_ns: int, type: str) -> None:
-    """Record the span of a published message, whether or not its transaction commits."""
-    if _tracer is not None:
-        entry = _tracer.entry(event_id, headers.get(HEADER), is_ours=True)
-        _tracer.record(
-            Span(
-                name="publish",
-                kind=Kind.PRODUCER,
-                context=entry.context,
-                parent=entry.parent,
-                began_ns=began_ns,
-                ended_ns=ended_ns,
-                attributes=otel_attributes(
-                    messaging__system="boathook",
-                    messaging__operation__type="send",
-                    messaging__message__id=ids.show(ids.MESSAGE, event_id),
-                    boathook__event__type=type,
-                ),
-            )
-        )
 
 
 def otel_attributes(**attributes: Any) -> Attributes:
