@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from boathook.config import SCHEMA_URL, Settings, all_sections
+from boathook.config.channels import ChannelTable, find_kind, kinds_of_channels
 from boathook.config.loader import SOURCE_NAME
-from boathook.config.packages import PackageTable, find_package, own_packages, tables_of
+from boathook.config.packages import PackageTable, find_package, own_packages, resolve, tables_of
 from boathook.config.tables import OWN_CHOICES
 from boathook.providers import RECIPES
 
@@ -36,6 +37,7 @@ def schema(
     for package in own_packages():
         for name, model in tables_of(package).items():
             _add_table(definitions, tables, name, model)
+    _add_channels(definitions)
     values = all_sections()
     for key, own in OWN_CHOICES.items():
         name, _, choice = key.partition(".")
@@ -72,6 +74,20 @@ def _add_table(definitions: dict[str, Any], tables: dict[str, Any], name: str, m
     else:
         definitions[model.__name__] = found
         tables[name] = {"$ref": f"#/definitions/{model.__name__}"}
+
+
+def _add_channels(definitions: dict[str, Any]) -> None:
+    """Add the keys of each kind of alert channel."""
+    del definitions[ChannelTable.__name__]
+    references = {}
+    for name in kinds_of_channels():
+        kind = find_kind(name)
+        assert kind is not None
+        model: type[ChannelTable] = resolve(kind.table)
+        definitions[model.__name__] = _clean(model.model_json_schema(ref_template="#/definitions/{model}"))
+        references[model.__name__] = {"$ref": f"#/definitions/{model.__name__}"}
+    channels = definitions["NotificationSettings"]["properties"]["channels"]
+    channels["additionalProperties"] = {"oneOf": list(references.values())}
 
 
 def _clean(node: Any, *, is_named: bool = False) -> Any:

@@ -122,11 +122,11 @@ class SendTraces(SenderTracer):
             return None
         return HEADER, self._context(delivery, self._entry(delivery)).header()
 
-    def record(self, ended: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
+    def record(self, finished: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
         """Record the span of an attempt that ended at *ended_ns* and took *took_s* seconds."""
-        delivery = ended.delivery
+        delivery = finished.delivery
         entry = self._entry(delivery)
-        outcome, code, error = _words_of(ended)
+        outcome, code, error = _words_of(finished)
         self._spans.record(
             Span(
                 name="send",
@@ -142,7 +142,7 @@ class SendTraces(SenderTracer):
                     messaging__destination__name=ids.show(ids.ENDPOINT, delivery.endpoint_id),
                     messaging__message__id=ids.show(ids.MESSAGE, delivery.event_id),
                     http__request__method="POST",
-                    http__response__status_code=ended.status or None,
+                    http__response__status_code=finished.status or None,
                     boathook__delivery=ids.show_delivery(delivery.event_id, delivery.ordinal),
                     boathook__attempt=delivery.attempt,
                     boathook__outcome=outcome,
@@ -160,9 +160,9 @@ class SendTraces(SenderTracer):
         return entry.context.with_span(span_id_of(delivery.event_id, delivery.ordinal, delivery.fence))
 
 
-def _words_of(ended: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
+def _words_of(finished: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
     """Return the outcome of an attempt, with the code and message of its error."""
-    match ended.decision:
+    match finished.decision:
         case Complete():
             return "succeeded", None, None
         case RetryAt(code=code, error=error):

@@ -6,11 +6,9 @@ from typing import Final
 
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.client import Client, unguarded_settings
 from boathook.observability import tracer
 from boathook_otel.settings import TracingTable, find_table, resolve_headers
 from boathook_otel.spans import Spans, TracingOptions
-from boathook_otel.tracer import OtelTracer
 
 _PATH: Final = "/v1/traces"
 _MAX_ANSWER: Final = 1_048_576
@@ -23,8 +21,9 @@ def traced(settings: Settings, process: str) -> Iterator[None]:
     if table is None:
         yield
         return
-    # OpenTelemetry is optional and slow to import.
+    # OpenTelemetry is optional, and all of these are slow to import.
     from boathook_otel.exporter import OtlpExporter
+    from boathook_otel.tracer import OtelTracer
 
     options = TracingOptions(
         sample=table.sample,
@@ -45,6 +44,8 @@ class _Poster:
     """Posts batches of spans to the operator's collector, through the configured proxy."""
 
     def __init__(self, settings: Settings, table: TracingTable) -> None:
+        from boathook.http_client.client import Client, unguarded_settings
+
         self._client = Client(unguarded_settings(settings))
         self._url = table.endpoint.rstrip("/") + _PATH
         self._headers = {**resolve_headers(settings, table), "content-type": "application/x-protobuf"}

@@ -60,7 +60,7 @@ def check(settings: Settings) -> None:
         ConfigError: the extra is not installed, or a header's secret cannot be read.
     """
     if (table := find_table(settings)) is not None:
-        require_extra(package, "tracing.endpoint: this")
+        require_extra(package, "tracing.endpoint:")
         resolve_headers(settings, table)
 
 

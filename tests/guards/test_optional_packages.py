@@ -9,25 +9,28 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 
 from boathook import config
 from boathook.cli.commands import package_entries
-from boathook.config import packages
+from boathook.config import channels, packages
 from boathook.config.packages import Package, PackageTable
 from boathook.domain.errors import ConfigError
 from boathook.server.supervisor import preloaded
+from boathook.testing.server_process import harmless
 from tests.guards.documents import ROOT
 
 KERNEL = ROOT / "src/boathook"
 WORDS = {
+    "alert_channels": re.compile(r"smtp|(?:telegram|slack|e?mail|webhook)_?channel|send_?mail", re.IGNORECASE),
     "mcp": re.compile(r"mcp", re.IGNORECASE),
     # A Text of rich has a cell_len: its width in columns of a terminal.
     "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
-    "otel": re.compile(r"otel|open_?telemetry|otlp|traceparent|tracing", re.IGNORECASE),
+    "otel": re.compile(r"(?<![a-z])otel|open_?telemetry|otlp|traceparent|tracing", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
     "console": re.compile(r"console", re.IGNORECASE),
@@ -167,6 +170,32 @@ class TestADeclaration:
         assert package is import_module(f"boathook_{package.name}").package
 
 
+@pytest.mark.parametrize("name", packages.own_entries(channels.GROUP))
+def test_a_kind_of_channel_has_settings_and_a_function_that_sends(name: str):
+    kind = channels.find_kind(name)
+    assert kind is not None
+    table = packages.resolve(kind.table)
+    assert issubclass(table, channels.ChannelTable)
+    assert table.model_fields["kind"].annotation == Literal[name]
+    assert callable(packages.resolve(kind.send))
+
+
+def test_all_built_in_kinds_of_channels_are_declared():
+    assert set(packages.own_entries(channels.GROUP)) == {"email", "slack", "telegram", "webhook"}
+    assert set(channels.kinds_of_channels()) >= {"email", "slack", "telegram", "webhook"}
+
+
+def test_two_packages_with_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("one", "two"):
+        metadata = tmp_path / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[{channels.GROUP}]\nbell = {name}:bell\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"the kind 'bell' of alert channels is declared by two .* one:bell and two:"):
+        channels.find_kind("bell")
+
+
 def test_the_fork_server_imports_modules_of_packages_in_use(tmp_path: Path):
     file = tmp_path / "boathook.toml"
     file.write_text("[cells]\n")
@@ -202,6 +231,8 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ("[buffer]\nconfirm_s = 2", {"boathook_rabbitmq"}),
     ("[cells]", {"boathook_cells"}),
     ('[tracing]\nendpoint = ""', {"boathook_otel"}),
+    ("[notifications]\ntimeout_s = 5", set()),
+    ('[notifications.channels.ops]\nkind = "slack"\nurl = "env:URL"', {"boathook_alert_channels"}),
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip
 def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):
@@ -267,6 +298,14 @@ def test_mutant_a_gateway_with_pages_imports_them(tmp_path: Path):
 
 def test_sections_that_are_always_used_are_declared_as_others_are():
     assert packages.own_sections().items() >= packages.ALWAYS_USED.items()
+
+
+def test_a_server_of_tests_reaches_no_server_of_a_package(tmp_path: Path):
+    file = tmp_path / "boathook.toml"
+    file.write_text('[tracing]\nendpoint = "http://collector"\n')
+    settings = config.load(file)
+    assert harmless(settings.packages) == {"tracing.endpoint": ""}
+    assert config.load(file, harmless(settings.packages)).tables["tracing"].model_dump()["endpoint"] == ""
 
 
 def test_metrics_are_registered_where_a_package_is_used(tmp_path: Path):

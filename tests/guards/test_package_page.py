@@ -1,9 +1,12 @@
 """The package on the page about optional packages works, installed beside boathook."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from tests.guards.documents import ROOT, blocks
 
 PAGE = ROOT / "docs/how-to/optional-packages.md"
-MODULES = ("__init__", "settings", "gateway", "doctor", "commands")
+MODULES = ("__init__", "settings", "gateway", "doctor", "commands", "channel")
 GATEWAY = """
 import asyncio
 from boathook.config import load
@@ -31,6 +34,25 @@ async def main():
         await runtime.app({**scope, "headers": []}, None, send)
     print([message.get("status", message.get("body", b"")[:4]) for message in sent])
     print([finding.found async for finding in packages.examine(settings, None)])
+
+asyncio.run(main())
+"""
+CHANNEL = """
+import asyncio
+import sys
+from datetime import UTC, datetime
+from boathook.alerts.notifier import Notifier
+from boathook.config import Settings, load
+from boathook.domain.alerts import AlertMessage
+
+async def main():
+    settings = load()
+    assert Settings.model_validate_json(settings.model_dump_json()).notifications == settings.notifications
+    notifier = Notifier(settings)
+    message = AlertMessage("ntc_1", datetime.now(UTC), (), "")
+    outcome = await notifier.send("ops", message)
+    print(outcome, "boathook_alert_channels" in sys.modules)
+    notifier.close()
 
 asyncio.run(main())
 """
@@ -87,3 +109,32 @@ def test_a_wrong_key_is_named(installed: Path):
         run(installed, "-m", "boathook", "ping")
     assert error.value.returncode == 2
     assert "ping.paht is not a setting; did you mean ping.path?" in error.value.stderr
+
+
+def test_its_alert_channel(installed: Path):
+    bodies: list[bytes] = []
+
+    class Pager(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Pager) as pager:
+        thread = threading.Thread(target=pager.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{pager.server_port}/page"
+        (installed / "boathook.toml").write_text(
+            f'[outbound]\nallow = ["127.0.0.0/8"]\n[notifications.channels.ops]\nkind = "pager"\nurl = "{url}"\n'
+        )
+        assert run(installed, "-c", CHANNEL) == "Sent() False\n"
+        thread.join()
+    assert [json.loads(body)["id"] for body in bodies] == ["ntc_1"]
+    shown = run(installed, "-m", "boathook", "config", "show")
+    assert "(hidden)" in shown
+    assert url not in shown
+    (installed / "boathook.toml").write_text('[notifications.channels.ops]\nkind = "bell"\n')
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run(installed, "-m", "boathook", "config", "show")
+    assert "notifications.channels.ops: kind must be one of" in error.value.stderr
+    assert "'pager'" in error.value.stderr

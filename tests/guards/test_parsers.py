@@ -178,7 +178,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "db/tasks.py": {"json": (OURS,)},
     "db/queries/event_history.py": {"json": (OURS,)},
     "db/integrity_runs.py": {"json": (OURS,)},
-    "alerts/notifier.py": {"json": ("boathook.alerts.notifier:_MAX_ANSWER",)},
+    "boathook_alert_channels/sending.py": {"json": ("boathook.alerts.notifier:_MAX_ANSWER",)},
     "http_client/oauth.py": {"json": ("boathook.http_client.oauth:_MAX_BODY",)},
     "http_client/download.py": {"json": (OURS,)},
     "server/child.py": {"json": (OURS,)},

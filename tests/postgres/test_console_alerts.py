@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from boathook.alerts import render
+from boathook.alerts.channel import Sent
 from boathook.alerts.dispatcher import build_entry
-from boathook.alerts.notifier import Sent
-from boathook.config.notifications import TelegramChannel, default_rules
+from boathook.config.notifications import default_rules
 from boathook.db import alerts as kept
 from boathook.db.alerts import Alert
 from boathook.db.secret_box import SecretBox
@@ -23,6 +22,8 @@ from boathook.service.catalogue import silences
 from boathook.service.catalogue.silences import NewSilence, SilenceFilter, SilenceNamed
 from boathook.service.operating import alerts as actions
 from boathook.service.unit_of_work import AppContext, new_id
+from boathook_alert_channels import render
+from boathook_alert_channels.settings import TelegramChannel
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_alerts import HIGH, LEVEL

@@ -68,7 +68,7 @@ def _described(t: Transaction, recipient: str, due_at: datetime) -> Record:
 
 def claim_endpoint_deliveries(
     t: Transaction, worker: str, lease: timedelta, _most_in_all: None, recipients: Sequence[str], endpoint_ids: str,
-    slots: str, since: str, most: str, probes: str, _is_traced: bool,
+    slots: str, since: str, most: str, probes: str, _kept_header: str | None,
 ) -> list[Record]:  # fmt: skip
     wants = zip(
         recipients, _each(endpoint_ids, UUID), _each(slots, int), _each(since, _moment), _each(most, int),

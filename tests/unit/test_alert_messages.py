@@ -11,10 +11,11 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult
 from standardwebhooks.webhooks import Webhook
 
-from boathook.alerts import render
-from boathook.alerts.notifier import Notifier, SendFailed, Sent
-from boathook.config.notifications import TelegramChannel
+from boathook.alerts.channel import SendFailed, Sent
+from boathook.alerts.notifier import Notifier
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, collapse, show_length, show_number
+from boathook_alert_channels import render
+from boathook_alert_channels.settings import TelegramChannel
 from tests.alert_harness import SECRET, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from boathook.alerts.notifier import Notifier, SendFailed, Sent
+from boathook.alerts.channel import SendFailed, Sent
+from boathook.alerts.notifier import Notifier
 from boathook.config.notifications import RuleSettings
 from boathook.config.tables import Settings
 from boathook.db import alerts as alert_store

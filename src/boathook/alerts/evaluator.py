@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from boathook.alerts.channel import SendFailed
 from boathook.alerts.checks import AlertChecks
 from boathook.alerts.dispatcher import build_entry, new_id, show_message_id
-from boathook.alerts.notifier import Notifier, SendFailed
+from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import HOST, MAX_SUBJECTS, Rule, evaluate_rule, open_window, sort_readings
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.tables import Settings

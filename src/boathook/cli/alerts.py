@@ -81,7 +81,7 @@ def try_channel(
 @alerts.command("rules", epilog=example("boathook alerts rules > /etc/prometheus/rules/boathook.yml"))
 def print_rules(ctx: typer.Context) -> None:
     """Print the alert rules for Prometheus."""
-    # Also those of packages that are not used here: a rule over a metric that nobody has never fires.
+    # Also those of packages that are not used here: a rule over a metric that is absent never fires.
     used = cli_context(ctx).plain_settings().packages
     sys.stdout.write(prometheus_rules(dict.fromkeys((*own_packages(), *used))))
 

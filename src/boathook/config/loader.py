@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from boathook.config import packages
+from boathook.config.channels import read_channel
 from boathook.config.faults import describe_error, toml_fix
 from boathook.config.packages import Package, PackageTable, hidden_keys
 from boathook.config.sources import FIELDS, OWN_KEYS
@@ -340,6 +341,20 @@ class _Layers:
             }
             self.merged["notifications"]["rules"] = {**rules, **changed}
 
+    def _read_channels(self, origin_of: Callable[[str], str]) -> None:
+        """Replace the channels by those of their kinds, which are imported only here. Raises ConfigError."""
+        notifications = self.merged["notifications"]
+        if not isinstance(notifications["channels"], dict):
+            return
+        read = {}
+        for name, table in notifications["channels"].items():
+            try:
+                read[name] = read_channel(table)
+            except ValidationError as error:
+                section = f"notifications.channels.{name}"
+                raise ConfigError(describe_error(error, origin_of, section)) from None
+        notifications["channels"] = read
+
     def _take_tables(self, origin_of: Callable[[str], str]) -> dict[str, PackageTable]:
         """Return the validated sections of packages. Raises ConfigError."""
         tables = {}
@@ -357,6 +372,7 @@ class _Layers:
 
         self._check_choices()
         self._add_alert_rules()
+        self._read_channels(origin_of)
         more = {
             "tables": self._take_tables(origin_of),
             "extra": self.extra,

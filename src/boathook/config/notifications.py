@@ -4,19 +4,18 @@ import copy
 import functools
 import re
 import tomllib
-from collections.abc import Mapping
 from datetime import time
 from importlib import resources
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Secret, Table
+from boathook.config.channels import Channel, Severity
+from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Table
 from boathook.domain.alerts import show_number, show_period
 
-Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
 Rows = Literal[
     "",
@@ -155,77 +154,6 @@ class RuleSettings(Table):
         """Return the path of the console page about a subject; empty if the rule names none."""
         label = _ROW_SUBJECTS.get(self.rows, ", ".join(self.by))
         return subject_page(self.page, label, subject) if subject else self.page
-
-
-class _Channel(Table):
-    """The settings that all channels have."""
-
-    min_severity: Severity = "warning"
-    """The lowest severity that it receives."""
-
-
-class TelegramChannel(_Channel):
-    """A Telegram chat to which a bot posts."""
-
-    kind: Literal["telegram"]
-    token: Secret = Field(repr=False)
-    chat: str
-    """The chat's number, or ``@name`` of a public channel."""
-    thread: int | None = None
-    api: str = "https://api.telegram.org"
-    """Base URL of the Bot API, for self-hosted servers."""
-
-
-class SlackChannel(_Channel):
-    """A channel of Slack, or of a service that accepts Slack's incoming webhooks."""
-
-    kind: Literal["slack"]
-    url: Secret = Field(repr=False)
-    """The URL of the incoming webhook, which is a secret itself."""
-
-
-class EmailChannel(_Channel):
-    """Mailboxes, reached through an SMTP server."""
-
-    kind: Literal["email"]
-    host: str
-    port: Annotated[int, Field(ge=1, le=65_535)] = 587
-    security: Literal["starttls", "tls", "none"] = "starttls"
-    username: str = ""
-    password: Secret | None = Field(default=None, repr=False)
-    sender: str
-    to: tuple[str, ...] = Field(min_length=1)
-    ca_file: str = ""
-    """A PEM file of certificates to trust instead of the system's."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for address in (self.sender, *self.to):
-            if "@" not in address or not address.isprintable() or any(char in address for char in "<>, "):
-                raise ValueError(f'invalid address {address!r}; use a form such as "ops@example.com"')
-        if self.username and self.security == "none":
-            raise ValueError("a password is not sent unencrypted: choose starttls or tls, or remove username")
-        if bool(self.username) != (self.password is not None):
-            raise ValueError("username and password belong together; set both or neither")
-        return self
-
-
-class WebhookChannel(_Channel):
-    """A URL that receives alerts as signed JSON documents."""
-
-    kind: Literal["webhook"]
-    url: Secret = Field(repr=False)
-    secret: Secret = Field(repr=False)
-    """``whsec_`` and base64 of 24 to 64 bytes; messages are signed by Standard Webhooks."""
-
-
-Channel = Annotated[TelegramChannel | SlackChannel | EmailChannel | WebhookChannel, Field(discriminator="kind")]
-
-
-def read_channel(table: Mapping[str, Any]) -> Channel:
-    """Return a channel from its table. Raises ValidationError."""
-    channel: Channel = TypeAdapter(Channel).validate_python(table)
-    return channel
 
 
 def subject_page(page: str, label: str, subject: str) -> str:

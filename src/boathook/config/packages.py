@@ -124,7 +124,7 @@ def find_package(section: str) -> Package | None:
     Raises:
         ConfigError: two packages declare it, or its declaration is invalid.
     """
-    reference = used_by_default().get(section) or own_sections().get(section) or _foreign_section(section)
+    reference = used_by_default().get(section) or find_entry(GROUP, section, f"[{section}]")
     return None if reference is None else read_declaration(reference)
 
 
@@ -134,25 +134,39 @@ def used_by_default() -> Mapping[str, str]:
     return {section: name for section, name in ALWAYS_USED.items() if find_spec(name.partition(":")[0]) is not None}
 
 
-@functools.cache
 def own_sections() -> Mapping[str, str]:
     """Return the declaration of each section of the optional packages in boathook's distribution."""
+    return own_entries(GROUP)
+
+
+@functools.cache
+def own_entries(group: str) -> Mapping[str, str]:
+    """Return what the entry points of a group in boathook's distribution name."""
     from importlib.metadata import PackageNotFoundError, distribution  # takes longer to import than most commands run
 
     try:
         points = distribution(_OWN).entry_points
     except PackageNotFoundError:  # run from its source without being installed
         return {}
-    return {point.name: point.value for point in points.select(group=GROUP)}
+    return {point.name: point.value for point in points.select(group=group)}
 
 
-def _foreign_section(section: str) -> str | None:
-    """Return the declaration of a section in another distribution's package, which is searched in all distributions."""
+def find_entry(group: str, name: str, label: str) -> str | None:
+    """Return what an entry point names: of boathook's distribution, or else of any other; None if there is none.
+
+    Args:
+        label: what it declares, for the error.
+
+    Raises:
+        ConfigError: two other distributions have it.
+    """
     from importlib.metadata import entry_points
 
-    modules = sorted({point.value for point in entry_points(group=GROUP, name=section)})
+    if (own := own_entries(group).get(name)) is not None:
+        return own
+    modules = sorted({point.value for point in entry_points(group=group, name=name)})
     if len(modules) > 1:
-        raise ConfigError(f"[{section}] is declared by two installed packages, {' and '.join(modules)}: remove one")
+        raise ConfigError(f"{label} is declared by two installed packages, {' and '.join(modules)}: remove one")
     return modules[0] if modules else None
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
-from boathook.config.notifications import NotificationSettings, RuleSettings, read_channel
+from boathook.config.channels import read_channel
+from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.packages import (
     Package,
     PackageTable,

@@ -51,7 +51,7 @@ class SenderTracer(Protocol):
         """Return the header by which an endpoint follows an attempt, its name in lower case; None if it must not."""
         ...
 
-    def record(self, ended: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
+    def record(self, finished: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
         """Note an attempt that ended at *ended_ns* and took *took_s* seconds."""
         ...
 

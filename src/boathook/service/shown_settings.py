@@ -24,9 +24,10 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
-    for channel in plain["notifications"]["channels"].values():
-        for key in {"token", "url", "secret", "password"} & channel.keys():
-            channel[key] = channel[key] and reference(channel[key])
+    channels = plain["notifications"]["channels"]
+    for name, channel in settings.notifications.channels.items():
+        hidden = {key: channels[name][key] for key in hidden_keys(type(channel))}
+        channels[name] |= {key: text and reference(text) for key, text in hidden.items()}
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
     plain["sources"] = {name: hide_secrets(source) for name, source in plain["sources"].items()}

@@ -13,14 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections import ChainMap
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from boathook import config
 from boathook.config import Settings
+from boathook.config.packages import Package
 from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
 from boathook.domain.verification import SourceSpec
@@ -99,7 +99,7 @@ def running(folder: Path, file: Path | None, overrides: Mapping[str, Any]) -> It
         loop = stack.enter_context(EventLoop.running())
         test_settings = _settings_of_tests(dict(_flat(overrides)), data_dir)
         first = with_apps(config.load(file, test_settings))[0]
-        test_settings = dict(ChainMap(test_settings, *(package.in_tests for package in first.packages)))
+        test_settings = {**harmless(first.packages), **test_settings}
         tables, secrets = _new_secrets(first)
         test_settings = {f"sources.{name}.retry": "none" for name in secrets} | test_settings | tables
         settings = with_apps(config.load(file, test_settings))[0]
@@ -167,6 +167,11 @@ def _settings_of_tests(overrides: Mapping[str, Any], data_dir: Path) -> dict[str
         "server.data_dir": str(data_dir),
     }
     return {**usual, **overrides, **fixed}
+
+
+def harmless(packages: Iterable[Package]) -> dict[str, Any]:
+    """Return the settings with which optional packages reach no other server from a test."""
+    return {key: value for package in packages for key, value in package.in_tests.items()}
 
 
 def _free_port() -> int:

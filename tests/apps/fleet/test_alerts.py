@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from boathook import config
 from boathook.server.loading import with_apps
+from boathook_alert_channels.settings import TelegramChannel
 from boathook_fleet.settings import FleetSettings
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.apps.fleet.server import FleetServer, new_id, started
@@ -64,6 +65,7 @@ def test_a_chat_of_the_apps_settings_is_a_channel_for_critical_alerts(tmp_path: 
     file = tmp_path / "boathook.toml"
     file.write_text('[apps]\nload = ["fleet"]\n[fleet.telegram]\ntoken = "111:AAA"\nchat_id = "-100123"\n')
     channel = with_apps(config.load(file))[0].notifications.channels["fleet"]
+    assert isinstance(channel, TelegramChannel)
     assert (channel.kind, channel.token, channel.chat, channel.min_severity) == (
         "telegram",
         "111:AAA",
@@ -71,7 +73,9 @@ def test_a_chat_of_the_apps_settings_is_a_channel_for_critical_alerts(tmp_path: 
         "critical",
     )
     file.write_text(f"{file.read_text()}[notifications.channels.fleet]\nkind = 'telegram'\ntoken = '2:B'\nchat = '7'\n")
-    assert with_apps(config.load(file))[0].notifications.channels["fleet"].chat == "7", "the operator's own prevails"
+    own = with_apps(config.load(file))[0].notifications.channels["fleet"]
+    assert isinstance(own, TelegramChannel)
+    assert own.chat == "7", "the operator's own prevails"
 
 
 def test_the_chat_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch):

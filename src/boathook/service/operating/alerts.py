@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from boathook.alerts.channel import SendFailed as SendFailed  # noqa: PLC0414 - re-exported
+from boathook.alerts.channel import Sent as Sent  # noqa: PLC0414 - re-exported
 from boathook.alerts.notifier import Notifier
-from boathook.alerts.notifier import SendFailed as SendFailed  # noqa: PLC0414 - re-exported
-from boathook.alerts.notifier import Sent as Sent  # noqa: PLC0414 - re-exported
-from boathook.config.notifications import Channel, RuleSettings
+from boathook.config.channels import ChannelTable
+from boathook.config.notifications import RuleSettings
 from boathook.config.tables import Settings
 from boathook.db import alerts as kept
 from boathook.db.alerts import Alert as Alert  # noqa: PLC0414 - re-exported
@@ -52,19 +53,13 @@ class ChannelView(msgspec.Struct, frozen=True):
     """A channel with its current state."""
 
     name: str
-    settings: Channel
+    settings: ChannelTable
     state: ChannelState
 
     @property
     def destination(self) -> str:
         """The recipients, unless they are secret."""
-        match self.settings.kind:
-            case "telegram":
-                return f"chat {self.settings.chat}"
-            case "email":
-                return ", ".join(self.settings.to)
-            case _:
-                return ""
+        return self.settings.destination
 
 
 class AlertOverview(msgspec.Struct, frozen=True):

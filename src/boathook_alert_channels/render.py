@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from boathook.config.notifications import EmailChannel, SlackChannel, TelegramChannel
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
+from boathook_alert_channels.settings import EmailChannel, SlackChannel, TelegramChannel
 
 MAX_ENTRIES: Final = 20
 """Maximum number of alerts listed in one message; the rest are only counted."""
