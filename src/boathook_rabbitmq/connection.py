@@ -87,7 +87,7 @@ class BrokerConnection:
                 client_properties={"connection_name": f"boathook {purpose}"},
             ),
             access.timeout_s,
-            f"{address} let this connect",
+            f"{address} accepted the connection",
         )
         try:
             channel = connection.channel(publisher_confirms=True, on_return_raises=True)

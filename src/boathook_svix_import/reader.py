@@ -244,7 +244,7 @@ def _object(path: str, body: bytes) -> JsonObject:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise FetchFailed(f"{path} is not answered with a JSON object; is --from the address of a Svix API?")
+        raise FetchFailed(f"{path} did not return a JSON object; is --from the URL of a Svix API?")
     return document
 
 

@@ -459,8 +459,8 @@ async def test_a_persistent_outage_stops_the_import_and_keeps_its_work(side):
         [
             (Answer(200, {"data": [], "iterator": None, "done": False}), "does not end"),
             (Answer(200, {"data": [{}], "iterator": None, "done": True}), "data is not a list of objects with name"),
-            (Answer(200, ["html"]), "is not answered with a JSON object"),
-            (Answer(200), "is not answered with a JSON object"),
+            (Answer(200, ["html"]), "did not return a JSON object"),
+            (Answer(200), "did not return a JSON object"),
             (Answer(301, None, {"location": "https://eu.example.com/"}), "redirects to https://eu.example.com/"),
             (Answer(403, {"code": "insufficient access", "detail": "no"}), "GET /api/v1/event-type returned 403"),
             (NOT_FOUND, "returned 404"),

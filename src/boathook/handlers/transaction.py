@@ -26,7 +26,7 @@ def to_number(stamp: Stamp) -> Decimal:
     """Return a stamp as a number with the same order; times become seconds since 1970.
 
     Raises:
-        ValueError: *stamp* is not a number, a time with a time zone, or the text of one of these.
+        ValueError: *stamp* is not a number, a datetime with a time zone, or a string of either.
     """
     if isinstance(stamp, str):
         return _read_stamp(stamp)
@@ -54,7 +54,7 @@ def _read_stamp(text: str) -> Decimal:
             return Decimal(text)
         time = datetime.fromisoformat(text)
     except (ValueError, InvalidOperation):
-        raise ValueError(f"the stamp {text!r} is neither a number nor a moment such as 2026-01-31T12:00:00Z") from None
+        raise ValueError(f"the stamp {text!r} is neither a number nor a time such as 2026-01-31T12:00:00Z") from None
     # A `datetime` drops what is beyond microseconds, so that two stamps in nanoseconds would look equal.
     beyond = _BEYOND_MICROSECONDS.search(text)
     return _seconds_since_1970(time) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
