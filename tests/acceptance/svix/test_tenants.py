@@ -324,6 +324,7 @@ class TenantObjects:
             "attempt_id": (self.attempt, self.attempt),
             "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
+            "name": ("anna", "anna"),  # an operator, whom no tenant has
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
             "source": ("stripe", "stripe"),
             "secret": ("ssec_01h455vb4pex5vsknk084sn02q4",) * 2,
