@@ -13,6 +13,7 @@ from boathook.domain.json_document import describe_fault
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission
 from boathook.service.access.portal_sessions import PortalAppearance
+from boathook.service.catalogue import applications as operations
 from boathook.service.operating import recipient_stats
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 from boathook.service.sending import applications, endpoints, messages
@@ -110,10 +111,10 @@ async def create_application(context: ConsoleContext) -> Response:
     try:
         new = reader.validate(ApplicationIn, reader.table(NewApplication)).value()
         async with context.work() as work:
-            application = await applications.create(work, new)
+            created = await operations.create(work, new)
     except FORM_ERRORS as error:
         return _form(context, None, form_problems(error))
-    return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", "Application created. Add an endpoint next.")
+    return context.to(f"{APPLICATIONS_PATH}/{created.id}", "Application created. Add an endpoint next.")
 
 
 def _form(context: ConsoleContext, application: Application | None, problems: Mapping[str, str]) -> Response:
@@ -161,7 +162,7 @@ async def change_application(context: ConsoleContext) -> Response:
     try:
         changes = reader.validate(ApplicationPatch, reader.table(NewApplication)).given()
         async with context.work() as work:
-            await applications.update(work, application.shown_id, changes)
+            await operations.update(work, operations.ApplicationUpdate(id=application.shown_id, **changes))
     except FORM_ERRORS as error:
         return _form(context, application, form_problems(error))
     return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", "Changes saved.")
@@ -175,7 +176,7 @@ async def delete_application(context: ConsoleContext) -> Response:
         if context.field("typed").strip() != application.name.strip():
             text = f"Nothing was deleted: type {application.name} to confirm."
             return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", text, "bad")
-        await applications.delete(work, application.shown_id)
+        await operations.delete(work, operations.ApplicationNamed(id=application.shown_id))
     return context.to(APPLICATIONS_PATH, f"{application.name} and its endpoints are deleted. Delivery history is kept.")
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import asdict
 from starlette.datastructures import FormData
 from starlette.responses import Response
 
 from boathook.domain.errors import AdminError, InvalidValue
 from boathook.service.access.authorization import Permission
-from boathook.service.sending import event_types as actions
-from boathook.service.sending import openapi_import
-from boathook.service.sending.event_types import EventType, NewEventType, find_fault
+from boathook.service.catalogue import event_types as operations
+from boathook.service.catalogue.event_types import EventType, EventTypeNamed, EventTypeUpdate, OpenApiDocument
+from boathook.service.sending import event_types
+from boathook.service.sending.event_types import find_fault
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.shared import query_params
 
@@ -59,16 +59,16 @@ class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
             is_deprecated=type.is_deprecated,
         )
 
-    def value(self) -> NewEventType:
-        """Return the validated event type. Raises InvalidValue."""
+    def values(self) -> dict[str, Any]:
+        """Return the values of the event type, besides its name. Raises InvalidValue."""
         flags = self.feature_flags.replace(",", " ").split()
-        return NewEventType(
-            description=self.description,
-            is_deprecated=self.is_deprecated,
-            schemas=self.read_schemas(),
-            feature_flags=flags or None,
-            group_name=self.group_name or None,
-        )
+        return {
+            "description": self.description,
+            "is_deprecated": self.is_deprecated,
+            "schemas": self.read_schemas(),
+            "feature_flags": flags or None,
+            "group_name": self.group_name or None,
+        }
 
     def read_schemas(self) -> Mapping[str, Any] | None:
         """Return the schemas by version; a single schema is version 1. Raises InvalidValue."""
@@ -79,7 +79,7 @@ class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue('enter a JSON Schema, or schemas by version: {"1": {...}}', "schemas")
         by_version = found if found and all(key.isdigit() for key in found) else {"1": found}
         try:
-            actions.check_schemas(by_version)
+            event_types.check_schemas(by_version)
         except InvalidValue as error:
             raise InvalidValue(f"version {error.where[0]}: {error}", "schemas") from None
         return by_version
@@ -113,7 +113,7 @@ async def list_types(context: ConsoleContext) -> Response:
     """Show the event types by name."""
     after, with_archived = context.query.get("after") or None, context.query.get("archived") == "yes"
     async with context.work() as work:
-        rows = await actions.list_page(work, place=after, limit=_PAGE + 1, with_archived=with_archived)
+        rows = await event_types.list_page(work, place=after, limit=_PAGE + 1, with_archived=with_archived)
     more = ""
     if len(rows) > _PAGE:
         more = query_params.build_url(_LIST, {}, after=rows[_PAGE - 1].name, archived="yes" if with_archived else None)
@@ -124,8 +124,8 @@ async def list_types(context: ConsoleContext) -> Response:
 async def show_type(context: ConsoleContext) -> Response:
     """Show one event type and the endpoints that subscribe to it."""
     async with context.work() as work:
-        type = await actions.get(work, context.path["name"])
-        listeners = await actions.list_subscribed_endpoints(work, type.name, limit=_MAX_LISTENERS + 1)
+        type = await operations.get(work, _named(context))
+        listeners = await event_types.list_subscribed_endpoints(work, type.name, limit=_MAX_LISTENERS + 1)
     return context.page(
         "event_types/show.html",
         type=type,
@@ -133,6 +133,10 @@ async def show_type(context: ConsoleContext) -> Response:
         listeners=listeners[:_MAX_LISTENERS],
         has_more=len(listeners) > _MAX_LISTENERS,
     )
+
+
+def _named(context: ConsoleContext) -> EventTypeNamed:
+    return EventTypeNamed(name=context.path["name"])
 
 
 # Not below /event-types/NAME, as any word can be the name of an event type.
@@ -149,9 +153,9 @@ async def create(context: ConsoleContext) -> Response:
     try:
         if context.form.get("check"):
             return _form(context, form, verdict=await asyncio.to_thread(form.check_schemas))
-        new = await asyncio.to_thread(form.value)
+        new = operations.EventTypeCreate(name=form.name, **await asyncio.to_thread(form.values))
         async with context.work() as work:
-            made = await actions.create(work, form.name, new)
+            made = await operations.create(work, new)
     except AdminError as error:
         return _form(context, form, error=error)
     return context.to(f"{_LIST}/{made.name}", f"Event type {made.name} created.")
@@ -161,7 +165,7 @@ async def create(context: ConsoleContext) -> Response:
 async def edit(context: ConsoleContext) -> Response:
     """Show the form of an event type."""
     async with context.work() as work:
-        type = await actions.get(work, context.path["name"])
+        type = await operations.get(work, _named(context))
     return _form(context, EventTypeForm.from_event_type(type), name=type.name)
 
 
@@ -172,10 +176,9 @@ async def change(context: ConsoleContext) -> Response:
     try:
         if context.form.get("check"):
             return _form(context, form, name=name, verdict=await asyncio.to_thread(form.check_schemas))
-        new = await asyncio.to_thread(form.value)
-        changes = {key: value for key, value in asdict(new).items() if key != "is_archived"}
+        change = EventTypeUpdate(name=name, **await asyncio.to_thread(form.values))
         async with context.work() as work:
-            await actions.update(work, name, changes)
+            await operations.update(work, change)
     except AdminError as error:
         return _form(context, form, name=name, error=error)
     return context.to(f"{_LIST}/{name}", f"Event type {name} saved.")
@@ -195,15 +198,16 @@ def _form(
 async def archive(context: ConsoleContext) -> Response:
     """Archive an event type."""
     async with context.work() as work:
-        await actions.delete(work, context.path["name"])
+        await operations.archive(work, _named(context))
     return context.to(f"{_LIST}/{context.path['name']}", "Event type archived: it accepts no new subscriptions.")
 
 
 @routes.post("/event-types/{name}/restore", Permission.EVENT_TYPE_MANAGE)
 async def restore(context: ConsoleContext) -> Response:
     """Restore an archived event type."""
+    restored: dict[str, Any] = {"is_archived": False}
     async with context.work() as work:
-        await actions.update(work, context.path["name"], {"is_archived": False})
+        await operations.update(work, EventTypeUpdate(name=context.path["name"], **restored))
     return context.to(f"{_LIST}/{context.path['name']}", "Event type restored.")
 
 
@@ -211,7 +215,7 @@ async def restore(context: ConsoleContext) -> Response:
 async def delete(context: ConsoleContext) -> Response:
     """Permanently delete an event type."""
     async with context.work() as work:
-        await actions.delete(work, context.path["name"], is_expunged=True)
+        await operations.delete(work, _named(context))
     return context.to(_LIST, f"Event type {context.path['name']} deleted.")
 
 
@@ -225,15 +229,16 @@ async def show_import_form(context: ConsoleContext) -> Response:
 async def import_document(context: ConsoleContext) -> Response:
     """Show the changes that an OpenAPI document would make, or apply them."""
     text, is_whole = context.field("document"), bool(context.form.get("is_whole"))
-    is_dry_run = not context.form.get("do")
+    document = OpenApiDocument(spec_raw=text, dry_run=not context.form.get("do"), replace_all=is_whole)
     try:
-        named = await openapi_import.read_openapi(text)
         async with context.work() as work:
-            changed = await openapi_import.import_openapi(work, named, is_dry_run=is_dry_run, is_whole=is_whole)
+            changes = (await operations.import_openapi(work, document)).data
     except AdminError as error:
         return context.page(
             "event_types/import.html", 400, text=text, is_whole=is_whole, changed=None, error=str(error)
         )
-    if is_dry_run:
-        return context.page("event_types/import.html", text=text, is_whole=is_whole, changed=changed, error="")
-    return context.to(_LIST, f"{len(changed)} event types created or updated.")
+    if document.dry_run:
+        return context.page(
+            "event_types/import.html", text=text, is_whole=is_whole, changed=changes.to_modify, error=""
+        )
+    return context.to(_LIST, f"{len(changes.modified)} event types created or updated.")

@@ -19,8 +19,9 @@ from boathook.service.access import keys
 from boathook.service.access.authorization import Permission, Principal, principal_of, requires
 from boathook.service.access.keys import ApiKey
 from boathook.service.access.portal_sessions import PATH, PortalAppearance, stylesheet_of
+from boathook.service.catalogue import event_types as operations
+from boathook.service.catalogue.event_types import EventType
 from boathook.service.sending import event_types
-from boathook.service.sending.event_types import EventType
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from boathook_console.settings import console_table
 from boathook_console.shared.application_pages import APPLICATION_PAGES
@@ -325,7 +326,7 @@ async def list_types(scope: ApplicationScope) -> Response:
 async def show_type(scope: ApplicationScope) -> Response:
     """Show an event type with its schema and its example."""
     async with scope.work() as (work, application):
-        event_type = await event_types.get(work, scope.context.path["name"], scope.flags)
+        event_type = await operations.get(work, operations.EventTypeNamed(name=scope.context.path["name"]))
     version, schema = _latest_schema(event_type)
     examples = schema.get("examples") if isinstance(schema, dict) else None
     return scope.page(

@@ -3,14 +3,17 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from boathook.db import applications as stored
 from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
 from boathook.db.event_types import EventType
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
-from boathook.service.sending import applications, event_types, openapi_import
+from boathook.service.caller import HOST
+from boathook.service.catalogue import event_types
+from boathook.service.catalogue.event_types import EventTypeCreate, EventTypeNamed
+from boathook.service.sending import applications, openapi_import
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import AppContext, UnitOfWork
@@ -95,7 +98,7 @@ class SvixImporter:
     async def _work(self) -> AsyncIterator[UnitOfWork]:
         """Open a transaction, which a dry run rolls back."""
         with contextlib.suppress(_RolledBack):
-            async with self._app_context.work(self._options.organization, self._options.actor) as work:
+            async with self._app_context.work(self._options.organization, self._options.actor, HOST) as work:
                 yield work
                 if self._options.is_dry_run:
                     raise _RolledBack
@@ -133,7 +136,7 @@ class SvixImporter:
         async with self._object("event types") as (work, draft):
             for name in names:
                 if self._options.deletes:
-                    await event_types.delete(work, name)
+                    await event_types.archive(work, EventTypeNamed(name=name))
                     draft.record(Kind.EVENT_TYPE, Outcome.DELETED, f"event type {name}")
                 else:
                     draft.gone.append(f"event type {name}")
@@ -333,7 +336,7 @@ async def _put_event_type(
 
 async def _save_event_type(work: UnitOfWork, name: str, new: NewEventType, existing: EventType | None) -> None:
     if existing is None or changed_fields(existing, new):
-        await event_types.put(work, name, new)
+        await event_types.put(work, EventTypeCreate(name=name, **asdict(new)))
 
 
 def _is_object_error(error: FetchFailed) -> bool:

@@ -63,6 +63,26 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
         ["nobody", "--all", "--dry-run"],
         [],
     ),
+    "applications create": (
+        ["Acme", "--uid", "{new uid}", "--rate", "5", "--metadata", "plan=pro", "--json"],
+        ["Acme"],
+        ["Acme", "--uid", "{uid}"],
+        ["Acme", "--uid", "a b"],
+        ["Acme", "--rate", "0"],
+        ["Acme", "--metadata", "plan"],
+        ["", "--json"],
+        [],
+    ),
+    "applications list": (["--limit", "1", "--json"], ["--limit", "1"], ["--after", "app_!"]),
+    "applications show": (["{app}"], ["{uid}", "--json"], ["nobody"], ["a b"], []),
+    "applications update": (
+        ["{uid}", "--name", "Acme Corporation", "--rate", "0"],
+        ["{app}", "--metadata", "plan=free", "--uid", "", "--json"],
+        ["{app}", "--name", ""],
+        ["{app}"],
+        ["nobody", "--rate", "5"],
+    ),
+    "applications delete": (["{uid}", "--yes"], ["{app}", "-y", "--json"], ["{app}"], ["nobody", "--yes"]),
     "conflicts accept": (
         [NO_CONFLICT],
         ["nonsense"],
@@ -169,6 +189,93 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     "jobs list": (*LISTS, ["--after", NO_JOB]),
     "jobs show": ([NO_JOB], ["nonsense"], []),
     "jobs stop": ([NO_JOB], ["nonsense"]),
+    "endpoints delete": (
+        ["-a", "{uid}", "{ep}", "--yes"],
+        ["-a", "{app}", "crm", "-y", "--json"],
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{uid}", "nothing", "-y"],
+    ),
+    "endpoints disable": (
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{app}", "crm", "--json"],
+        ["-a", "{uid}", "nothing"],
+        ["-a", "nobody", "{ep}"],
+        ["{ep}"],
+    ),
+    "endpoints enable": (
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{app}", "crm", "--json"],
+        ["-a", "{uid}", "nothing"],
+        ["-a", "nobody", "{ep}"],
+        ["{ep}"],
+        ["-a", "{uid}", "{ep}", "--backlog", "cancel"],
+    ),
+    "endpoints resend-message": (
+        ["-a", "{uid}", "{ep}", "--message", "nothing"],
+        ["-a", "{uid}", "nothing", "--message", "m"],
+        ["{ep}"],
+    ),
+    "endpoints resume": (
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{app}", "crm", "--json"],
+        ["-a", "{uid}", "nothing"],
+        ["-a", "nobody", "{ep}"],
+        ["{ep}"],
+    ),
+    "endpoints rotate-secret": (
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{uid}", "{ep}", "--ed25519", "--grace", "0", "--json"],
+        ["-a", "{uid}", "{ep}", "--grace", "-1"],
+        ["-a", "{uid}", "{ep}", "--secret", "env:NOTHING"],
+        ["-a", "{uid}", "nothing"],
+    ),
+    "endpoints test": (
+        ["-a", "{uid}", "{ep}"],
+        ["-a", "{app}", "crm", "--json"],
+        ["-a", "{uid}", "nothing"],
+        ["-a", "nobody", "{ep}"],
+        ["{ep}"],
+        ["-a", "{uid}", "{ep}", "--type", "no.such"],
+    ),
+    "event-types create": (
+        ["{new type}", "--description", "An invoice was paid", "--group", "invoices", "--flag", "beta"],
+        ["{new type}", "--schema", '{"type": "object"}', "--version", "2", "--json"],
+        ["{own type}"],
+        ["a b"],
+        ["{new type}", "--schema", "{"],
+        ["{new type}", "--schema", '{"type": 5}'],
+        ["{new type}", "--description", "x" * 4_097],
+        [],
+    ),
+    "event-types list": (
+        ["--all"],
+        ["--all", "--json"],
+        ["--limit", "1", "--json"],
+        ["--after", "a b"],
+        ["--no-schemas"],
+    ),
+    "event-types show": (["{own type}"], ["{own type}", "--json"], ["nothing"], ["a b"]),
+    "event-types update": (
+        ["{own type}", "--description", "new", "--deprecated"],
+        ["{own type}", "--schema", "", "--no-archived", "--json"],
+        ["{own type}", "--group", "", "--flag", ""],
+        ["{own type}"],
+        ["nothing", "--deprecated"],
+    ),
+    "event-types archive": (["{own type}"], ["{own type}", "--json"], ["nothing"]),
+    "event-types delete": (
+        ["{own type}", "--yes"],
+        ["{own type}", "--yes", "--json"],
+        ["{own type}"],
+        ["nothing", "-y"],
+    ),
+    "event-types import-openapi": (
+        ["{document}", "--dry-run"],
+        ["{document}", "--json"],
+        ["{document}", "--replace-all", "--dry-run", "--json"],
+        ["/dev/null"],
+        ["nothing.json"],
+    ),
     "keys create": (
         ["--scope", "organization", "--name", "backend"],
         ["--scope", "organization", "--expires", "30d", "--json"],
@@ -197,7 +304,10 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
 ``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{event}`` its event, ``{source}`` a new source with ``{secret}``
 as its second secret, and ``{new}`` the name of none.
 """
-READING: Final = {"alerts silences", "jobs list", "keys list", "keys show", "operators list", "operators tokens list"}
+READING: Final = {
+    "alerts silences", "jobs list", "keys list", "keys show", "operators list", "operators tokens list",
+    "event-types list", "event-types show", "applications list", "applications show",
+}  # fmt: skip
 """Commands that change nothing, so both ways show the same objects."""
 ON_HOST: Final = (
     ["serve"], ["migrate"], ["check"], ["spool", "status"], ["operators", "role", "anna", "viewer"], ["events", "list"], ["listen"],
@@ -255,13 +365,16 @@ def plain(text: str) -> str:
     """Return an output with the ids, tokens and times of a run replaced; ids by their order."""
     names = itertools.count()
     known: dict[str, str] = {}
-    text = re.sub(r"broken\.t\d+", "TYPE", text)
+    text = re.sub(r"(broken|own|new)\.t\d+", "TYPE", text)
     text = re.sub(r"\b[0-9a-f]{48}\b", "SECRET", re.sub(r"\bsource-s\d+\b", "SOURCE", text))
     text = re.sub(r"(SOURCE, )+", "SOURCES, ", text)  # there are more at the second run
     text = re.sub(
-        r"(key|evt|dlv|sil|ssec|qtask)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text
+        r"(key|evt|dlv|sil|ssec|qtask|app|ep|msg)_[0-9a-z]{27}",
+        lambda key: known.setdefault(key[0], f"key {next(names)}"),
+        text,
     )
     text = re.sub(r"cli:\w+|operator:anna/otk_\w{27}", "ACTOR", text)
+    text = re.sub(r"(whsec|whpk)_[\w+/=]+", "SECRET", text)
     text = re.sub(r"bhk_[\w-]{43}", "TOKEN", text)
     text = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)", "TIME", text)
     return re.sub(r" +", " ", re.sub(r"\b\d+[smh]\b", "AGE", text)).replace(" \n", "\n")
@@ -281,6 +394,15 @@ def new_dead_letters(running: BoathookProcess) -> dict[str, str]:
     return {"{type}": kind, "{dead}": row["id"], "{event}": row["event_id"]}
 
 
+def new_application(running: BoathookProcess) -> dict[str, str]:
+    """Create an application with an endpoint; return their ids, its uid, and one that no application has."""
+    number = next(_types)
+    uid = f"own.t{number}"
+    [created] = running.listing("applications", "create", "Acme", "--uid", uid)
+    [endpoint] = running.listing("endpoints", "create", "-a", uid, "--url", "http://127.0.0.1:8099/", "--uid", "crm")
+    return {"{app}": created["id"], "{uid}": uid, "{new uid}": f"new.t{number}", "{ep}": endpoint["id"]}
+
+
 def new_source(running: BoathookProcess) -> dict[str, str]:
     """Add a source with two secrets; return its name, the id of its newest secret, and a name that is not taken."""
     name, other = (f"source-s{next(_types)}" for _ in range(2))
@@ -296,26 +418,41 @@ def fill(word: str, values: dict[str, str]) -> str:
     return word
 
 
+def new_event_types(running: BoathookProcess, folder: Path) -> dict[str, str]:
+    """Create an event type; return its name, one that no event type has, and a document with such a one."""
+    number = next(_types)
+    running.cli("event-types", "create", f"own.t{number}", "--description", "Its own", "--schema", "{}")
+    document = folder / f"{number}.json"
+    document.write_text(json.dumps({"webhooks": {f"new.t{number}": {"post": {"summary": "From a document"}}}}))
+    return {"{own type}": f"own.t{number}", "{new type}": f"new.t{number}", "{document}": str(document)}
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [line for command, lines in MATRIX.items() for line in sampled([(command, each) for each in lines], keep=1)],
     ids=lambda value: value if isinstance(value, str) else " ".join(value) or "nothing",
 )
-def test_a_command_does_the_same_against_a_server(running: BoathookProcess, remotely: Run, command: str, arguments):
+def test_a_command_does_the_same_against_a_server(
+    running: BoathookProcess, remotely: Run, tmp_path: Path, command: str, arguments: list[str]
+):
     def new_key() -> str:
         return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
 
-    letters = new_dead_letters(running) if {"{dead}", "{event}", "{type}"} & set(arguments) else {}
-    source = new_source(running) if command.startswith("sources ") else {}
-    outputs, key = [], new_key()
+    def new_objects() -> dict[str, str]:
+        letters = new_dead_letters(running) if {"{dead}", "{event}", "{type}"} & set(arguments) else {}
+        source = new_source(running) if command.startswith("sources ") else {}
+        types = new_event_types(running, tmp_path) if command.startswith("event-types") else {}
+        application = new_application(running) if command.startswith(("applications", "endpoints")) else {}
+        return {**letters, **source, **types, **application}
+
+    outputs, key, objects = [], new_key(), new_objects()
     for run in (lambda *words: running.cli(*words, check=False), remotely):
-        values = {"{key}": key, **letters, **source}
+        values = {"{key}": key, **objects}
         done = run(*command.split(), *(fill(word, values) for word in arguments))
         assert "Traceback" not in done.stderr
         outputs.append((done.returncode, plain(done.stdout), plain(done.stderr)))
         if command not in READING:
-            key, letters = new_key(), letters and new_dead_letters(running)
-            source = source and new_source(running)
+            key, objects = new_key(), new_objects()
     assert outputs[0] == outputs[1]
     assert any(outputs[0][1:]) or command == "keys list"
 

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from boathook.api.applications import ApplicationOut
 from boathook.api.event_types import EventTypeOut
-from boathook.cli import applications, event_types
 from boathook.cli.endpoints import _SETTINGS as ENDPOINT_OPTIONS
 from boathook.config.sources import FIELDS
 from boathook.providers import RECIPES
+from boathook.service.catalogue import applications, event_types
 from boathook.service.catalogue.keys import NewKey
 from boathook.service.fields import fields_of
 from boathook.service.receiving.source_fields import COMMON_FIELDS, recipe_fields
@@ -126,7 +126,8 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
             "ApplicationIn": Place(of_model(ApplicationIn)),
             "ApplicationPatch": Place(of_model(ApplicationPatch)),
             "ApplicationOut": Place(of_model(ApplicationOut)),
-            "applications create": Place(of_command(applications.create_application)),
+            "applications create": Place(of_struct(applications.create.input)),
+            "applications update": Place(of_struct(applications.update.input) - {"id"}),
             "the form": Place(of_form("applications/form.html", NewApplication)),
             "the page": Place(of_page("applications/show.html", "application")),
         },
@@ -138,7 +139,8 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
             "EventTypeUpdate": Place(of_model(EventTypeUpdate), {"name": "it is in the path"}),
             "EventTypePatch": Place(of_model(EventTypePatch), {"name": "it is in the path"}),
             "EventTypeOut": Place(of_model(EventTypeOut)),
-            "event-types create": Place(of_command(event_types.create_type), {"is_archived": _ARCHIVE}),
+            "event-types create": Place(of_struct(event_types.create.input)),
+            "event-types update": Place(of_struct(event_types.update.input)),
             "the form": Place(of_form("event_types/form.html"), {"is_archived": _ARCHIVE}),
             "the page": Place(of_page("event_types/show.html", "type"), {"schemas": _COMPUTED}),
         },

@@ -12,16 +12,19 @@ from typing import Any, Final
 
 import pytest
 
-from boathook.api.app import BASE, openapi_document
+from boathook.api.app import BASE, ROUTERS, openapi_document
+from boathook.api.derived import DerivedRoute
+from boathook.api.route import ApiRoute
 from boathook.cli.commands import COMMAND_ENTRIES, _load
 from boathook.service import catalogue
-from boathook.service.access.authorization import Permission
+from boathook.service.access.authorization import Permission, permission_of
 from boathook.service.catalogue.operation import Http, Operation, Scope, operation
 from boathook.service.catalogue.values import Result
 from boathook.service.catalogue.wire import PATH_FIELD
 from boathook.service.fields import Input
 from boathook.service.unit_of_work import UnitOfWork
 from boathook_console.areas import AREAS
+from boathook_console.shared.application_pages import APPLICATION_PAGES
 
 NO_ACCESS_BY_TOKEN: Final = "no token gives anybody access: the console and the host do (decision 0069)"
 CONTENT: Final = "what a law or a customer asks to delete is named by their program, not looked for on a page"
@@ -52,6 +55,16 @@ EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("source.replace", "command line"): "sources change sets and removes single keys",
     ("source.replace", "console"): "the form sends all keys of the sender, and those without a field stay",
     ("delivery.retry", "console"): "the button replays a delivery in any state, which retries one that waits",
+    ("application.get", "console"): "its pages and forms need the stored application, with its home",
+    ("application.list", "console"): "the page searches applications, with the health of their endpoints",
+    ("application.put", "command line"): "it is for programs that write an application again",
+    ("application.put", "console"): "it is for programs that write an application again",
+    ("endpoint.get", "command line"): "`endpoints show` has all settings, and the health that another route has",
+    ("endpoint.get", "console"): "its page has all settings and statistics",
+    ("endpoint.reveal_secret", "api"): "the Svix wire has it as a GET, which is not in the audit",
+    ("event_type.list", "console"): "the page lists event types on its own, with a link to the next ones",
+    ("event_type.put", "command line"): "it is for programs that write an event type again; people create or update it",
+    ("event_type.put", "console"): "it is for programs that write an event type again; people create or update it",
 }
 """The operations that an interface lacks, with the reason."""
 
@@ -87,14 +100,15 @@ def routes(document: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def plain(path: str) -> str:
-    """Return a path without the names of its parts."""
-    return PATH_FIELD.sub("{}", path)
+    """Return a path without the names of its parts, and without a query."""
+    return PATH_FIELD.sub("{}", path.partition("?")[0])
 
 
 def pages() -> dict[str, list[str]]:
     """Return the routes of the console by the operations that their handlers call, themselves or through helpers."""
     found: dict[str, list[str]] = {}
-    for area in AREAS:
+    areas: list[Any] = [*AREAS, *APPLICATION_PAGES]
+    for area in areas:
         for entry in area.entries:
             for called in called_by(entry.handler, set()):
                 found.setdefault(called.name, []).append(f"{entry.method} {entry.path}")
@@ -152,6 +166,37 @@ def test_each_operation_is_at_each_interface(interfaces: dict[str, Any]):
 def test_each_route_of_the_api_has_an_id_of_its_own(interfaces: dict[str, Any]):
     names = list(interfaces["api"].values())
     assert sorted(names) == sorted(set(names))
+
+
+def wire_routes() -> dict[tuple[str, str], Permission]:
+    """Return the permission of each route that is written by hand, by method and path."""
+    return {
+        (method, plain(route.path.removeprefix(BASE))): permission_of(route.endpoint)
+        for routes in ROUTERS
+        for route in routes.routes
+        if isinstance(route, ApiRoute) and not isinstance(route, DerivedRoute)
+        for method in route.methods
+    }
+
+
+WITH_PAYLOAD: Final = {"endpoint.test"}
+"""Operations whose route takes a payload as well, and so requires the permission to publish."""
+
+
+def differing(operations: Sequence[Operation[Any, Any]]) -> set[str]:
+    """Return the operations on the Svix wire whose route there requires another permission."""
+    permissions = wire_routes()
+    on_wire = [(each, each.http) for each in operations if each.http is not None and not each.http.is_derived]
+    return {each.name for each, http in on_wire if permissions[http.method, plain(http.path)] is not each.permission}
+
+
+def test_a_route_of_the_svix_wire_requires_the_permission_of_its_operation():
+    assert differing(catalogue.load()) == WITH_PAYLOAD
+
+
+def test_planted_a_route_with_another_permission_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(catalogue.find("event_type.create"), "permission", Permission.KEY_MANAGE)
+    assert differing(catalogue.load()) == {"event_type.create"} | WITH_PAYLOAD
 
 
 def test_the_nouns_are_the_modules():

@@ -19,6 +19,8 @@ from uuid import UUID
 import pytest
 
 from boathook.db import api_keys, delivery_commands, tasks
+from boathook.db import applications as application_rows
+from boathook.db import event_types as event_type_rows
 from boathook.db.database import Database
 from boathook.db.queries import listings
 from boathook.db.route_registry import register
@@ -34,6 +36,8 @@ from boathook.service.catalogue import (
     conflicts,
     dead_letters,
     deliveries,
+    endpoints,
+    event_types,
     events,
     keys,
     recovery,
@@ -49,6 +53,9 @@ from boathook.service.catalogue.selection import DeadLetters
 from boathook.service.catalogue.stored_requests import RequestsActed
 from boathook.service.job_steps import make_service_step
 from boathook.service.operating import tasks as service_tasks
+from boathook.service.sending import applications as application_service
+from boathook.service.sending import endpoints as endpoint_service
+from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import KEY, make_context, make_token
@@ -57,6 +64,18 @@ from tests.postgres.test_operations import mark_dead
 
 OPERATIONS = catalogue.load()
 OWN, OTHER = "b", "default"
+SHARED_TYPE = "invoice.paid"
+"""An event type that both organizations have."""
+
+
+def only_type(organization: str) -> str:
+    """Return the name of the event type that only this organization has."""
+    return f"only.{organization}"
+
+
+def described(organization: str) -> str:
+    """Return the description of the event types of an organization."""
+    return f"written by {organization}"
 
 
 class Generous(Principal, frozen=True):
@@ -76,6 +95,7 @@ class Tenant:
     key: str
     job: str
     conflicts: list[str]
+    endpoints: list[str]
 
 
 @dataclass
@@ -92,9 +112,9 @@ class World:
     secret: str
     """One of the secrets of the source ``shop``."""
 
-    def work(self) -> Any:
-        """Open a unit of work of the first organization, whose key may do everything."""
-        caller = Generous(key_id=UUID(int=0), organization=OWN)
+    def work(self, application: UUID | None = None) -> Any:
+        """Open a unit of work of the first organization, whose key, or that of an application, may do everything."""
+        caller = Generous(key_id=UUID(int=0), organization=OWN, application_id=application)
         return self.context.work(OWN, "test", caller)
 
     async def run_jobs(self) -> None:
@@ -132,12 +152,46 @@ class World:
         contents = await self.store.db.fetch(
             "select id, expunged_at, octet_length(body) from boathook.event where id = any ($1) order by 1", events
         )
-        return [tuple(row) for row in (*deliveries, *revoked, *contents, *accepted, *verified, *sources, *secrets)]
+        types = await self.store.db.fetch(
+            "select name, description, is_archived, updated_at from boathook.event_type where organization = $1"
+            " order by name",
+            tenant.organization,
+        )
+        owned = await self.store.db.fetch(
+            "select id, uid, name, throttle_rate, updated_at, deleted_at from boathook.application"
+            " where id = any ($1) order by id",
+            [ids.read(ids.APPLICATION, name) for name in tenant.applications],
+        )
+        endpoints = await self.store.db.fetch(
+            "select id, is_disabled, updated_at, deleted_at,"
+            " (select count(*) from boathook.endpoint_secret s where s.endpoint_id = e.id),"
+            " (select count(*) from boathook.task t where t.endpoint_id = e.id),"
+            " (select count(*) from boathook.audit a where a.subject = any ($2))"
+            " from boathook.endpoint e where application_id = any ($1) order by id",
+            [ids.read(ids.APPLICATION, name) for name in tenant.applications],
+            tenant.endpoints,
+        )
+        return [
+            tuple(row)
+            for row in (
+                *deliveries,
+                *revoked,
+                *contents,
+                *accepted,
+                *verified,
+                *sources,
+                *secrets,
+                *types,
+                *owned,
+                *endpoints,
+            )
+        ]
 
 
 async def make_tenant(store: Store, context: AppContext, organization: str) -> Tenant:
     applications = [await add_application(store.db, f"{organization}-{number}", organization) for number in range(2)]
-    tenant = Tenant(organization, applications, [], "", await add_job(context, organization), [])
+    endpoints = await add_endpoints(context, organization, applications)
+    tenant = Tenant(organization, applications, [], "", await add_job(context, organization), [], endpoints)
     for number in range(2):
         tenant.letters.append(await add_letter(store, tenant, f"{organization}-{number}", number))
     if organization == OTHER:
@@ -145,7 +199,10 @@ async def make_tenant(store: Store, context: AppContext, organization: str) -> T
         tenant.letters.append(ids.show_delivery(*inbound))
     tenant.conflicts.extend([await add_conflict(store, name) for name in tenant.letters])
     await make_token(context, organization)
-    async with context.work(caller=HOST) as work:
+    async with context.work(organization, caller=HOST) as work:
+        for name in (SHARED_TYPE, only_type(organization)):
+            new = event_types.EventTypeCreate(name=name, description=described(organization))
+            await event_types.create(work, new)
         [key] = (await keys.list_keys(work, keys.KeyFilter(organization=organization))).data
     return replace(tenant, key=key.id)
 
@@ -158,6 +215,14 @@ async def add_job(context: AppContext, organization: str) -> str:
         replay |= {"permission": "dead_letter.decide", "role": "operator", "caller": {}}
         task = await service_tasks.start(work, tasks.TaskOperation.REPLAY_DEAD, replay, subject="test")
     return task.shown_id
+
+
+async def add_endpoints(context: AppContext, organization: str, applications: list[str]) -> list[str]:
+    """Create an endpoint in each of these applications."""
+    async with context.work(organization, "test") as work:
+        owners = [await application_service.get(work, name) for name in applications]
+        new = NewEndpoint(url="http://127.0.0.1:8089/", uid="box")
+        return [(await endpoint_service.create(work, owner, new)).shown_id for owner in owners]
 
 
 async def add_letter(store: Store, tenant: Tenant, name: str, number: int = 0) -> str:
@@ -246,6 +311,11 @@ def ways_of_endpoints(world: World) -> Iterator[dict[str, Any]]:
     since = datetime.now(UTC) - timedelta(hours=1)
     for application in (*world.other.applications, f"{OTHER}-0", f"{OWN}-0"):
         yield {"application": application, "endpoint": "crm", "since": since}
+
+
+def by_name(world: World) -> list[dict[str, Any]]:
+    """Return the ways to name the applications of the other organization."""
+    return [{"id": name} for name in (*world.other.applications, f"{OTHER}-0", f"{OTHER}-1")]
 
 
 def ways_of_conflicts(world: World) -> Iterator[dict[str, Any]]:
@@ -341,21 +411,56 @@ WAYS: dict[str, Ways] = {
     "key.list": lambda _world: iter([{}, {"organization": OTHER}]),
     "key.get": lambda world: iter([{"id": world.other.key}]),
     "key.revoke": lambda world: iter([{"id": world.other.key}]),
+    "application.create": lambda _world: iter([{"name": "A", "uid": f"{OTHER}-0"}]),
+    "application.list": lambda world: iter([{}, {"iterator": world.other.applications[0]}]),
+    "application.get": lambda world: iter(by_name(world)),
+    "application.put": lambda world: iter([{**named, "name": "new"} for named in by_name(world)]),
+    "application.update": lambda world: iter([{**named, "name": "new"} for named in by_name(world)]),
+    "application.delete": lambda world: iter(by_name(world)),
+    "event_type.list": lambda _world: iter([{"with_archived": True}]),
+    "event_type.get": lambda _world: iter([{"name": only_type(OTHER)}, {"name": SHARED_TYPE}]),
+    "event_type.create": lambda _world: iter([{"name": only_type(OTHER)}, {"name": SHARED_TYPE}]),
+    "event_type.put": lambda _world: iter([{"name": only_type(OTHER)}, {"name": SHARED_TYPE}]),
+    "event_type.update": lambda _world: iter(
+        [{"name": only_type(OTHER), "is_archived": True}, {"name": SHARED_TYPE, "description": "new"}]
+    ),
+    "event_type.archive": lambda _world: iter([{"name": only_type(OTHER)}, {"name": SHARED_TYPE}]),
+    "event_type.delete": lambda _world: iter([{"name": only_type(OTHER)}, {"name": SHARED_TYPE}]),
+    "event_type.import": lambda _world: iter([{"spec": {"webhooks": {SHARED_TYPE: {}}}, "replace_all": True}]),
 }
 """What each operation that selects nothing by fields of its own is asked about the other organization."""
 
 
 def ways_of(operation: Operation[Any, Any], world: World) -> Iterator[dict[str, Any]]:
     """Return the ways to select of an operation; each operation has some, else the test fails."""
+    if operation.noun == "endpoint":
+        other = world.other
+        applications = [other.applications[0], f"{OTHER}-0", world.own.applications[0]]
+        return iter([inputs_of(operation, name, other, 0) for name in applications])
     if issubclass(operation.input, DeadLetters):
         return ways_of_dead_letters(world)
     return (ways_of_events if issubclass(operation.input, Events) else WAYS[operation.name])(world)
 
 
+def inputs_of(operation: Operation[Any, Any], application: str, tenant: Tenant, place: int) -> dict[str, Any]:
+    """Return the input of an operation on the endpoint and the message of a tenant, in this application."""
+    message = ids.show(ids.MESSAGE, ids.read_delivery(tenant.letters[place])[0])
+    values: dict[str, Any] = {"application": application, "id": tenant.endpoints[place], "message": message}
+    values["since"] = datetime.now(UTC) - timedelta(hours=1)
+    return {name: value for name, value in values.items() if name in operation.input.__struct_fields__}
+
+
 def names_other(world: World, result: Any) -> bool:
     """Return whether a result tells something of the other organization."""
     text = str(result)
-    told = [world.other.key, world.other.job, *world.other.applications, world.secret]
+    told = [
+        world.other.key,
+        world.other.job,
+        *world.other.applications,
+        *world.other.endpoints,
+        world.secret,
+        described(OTHER),
+    ]
     if isinstance(result, RequestsActed):  # it repeats the ids that it was asked for
         told.append("stripe")
         return any(name in str(result.counts) for name in told) or any(each.event_id for each in result.results[2:])
@@ -497,6 +602,74 @@ async def test_mutant_a_key_of_any_organization_is_revoked(world: World, monkeyp
     )
     monkeypatch.setattr(keys.revoke, "scope", Scope.ORGANIZATION)
     assert await leaks(world, keys.revoke) != []
+
+
+@pytest.mark.parametrize("name", ["event_type.get", "event_type.update", "event_type.delete", "event_type.import"])
+async def test_mutant_an_event_type_of_any_organization_is_reached(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    for function in ("find", "lock", "delete", "list_page"):
+        original = getattr(event_type_rows, function)
+
+        def of_other(connection: Any, _organization: str, *rest: Any, original: Any = original, **more: Any) -> Any:
+            return original(connection, OTHER, *rest, **more)
+
+        monkeypatch.setattr(event_type_rows, function, of_other)
+    assert await leaks(world, catalogue.find(name)) != []
+
+
+@pytest.mark.parametrize("name", ["application.get", "application.update", "application.delete"])
+async def test_mutant_an_application_of_any_organization_is_reached(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    for function in ("find", "lock"):
+        original = getattr(application_rows, function)
+
+        def of_other(connection: Any, _organization: str, reference: str, original: Any = original) -> Any:
+            return original(connection, OTHER, reference)
+
+        monkeypatch.setattr(application_rows, function, of_other)
+    assert await leaks(world, catalogue.find(name)) != []
+
+
+IN_APPLICATION = [each for each in catalogue.load("application", "endpoint") if each.scope is Scope.APPLICATION]
+
+
+async def is_reached(world: World, operation: Operation[Any, Any], values: dict[str, Any]) -> bool:
+    """Return whether the key of the first application runs an operation, or changes anything by it."""
+    owner = ids.read(ids.APPLICATION, world.own.applications[0])
+    before = [await world.rows_of(world.own), await world.rows_of(world.other)]
+    try:
+        async with world.work(owner) as work:
+            await operation(work, operation.input(**values))
+    except NotFound:
+        return before != [await world.rows_of(world.own), await world.rows_of(world.other)]
+    return True
+
+
+@pytest.mark.parametrize("operation", IN_APPLICATION, ids=lambda operation: operation.name)
+async def test_a_key_of_one_application_reaches_no_other(world: World, operation: Operation[Any, Any]):
+    own, sibling = world.own.applications
+    if operation.noun == "application":
+        foreign = [{"id": name} for name in (sibling, f"{OWN}-1", *world.other.applications, f"{OTHER}-0")]
+        allowed = {"id": f"{OWN}-0"}
+    else:
+        foreign = [
+            inputs_of(operation, name, tenant, place)
+            for tenant, place in ((world.own, 1), (world.other, 0), (world.other, 1))
+            for name in (own, sibling, f"{OWN}-1", tenant.applications[place], f"{OTHER}-0")
+        ]
+        foreign += [way | {"id": "box"} for way in foreign if way["application"] != own]
+        allowed = inputs_of(operation, own, world.own, 0)
+    for values in foreign:
+        assert not await is_reached(world, operation, values), values
+    assert await is_reached(world, operation, allowed)
+
+
+async def test_mutant_without_its_application_a_key_reaches_the_sibling(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoints, "owned", application_service.get)
+    for operation in (endpoints.reveal_secret, endpoints.resume, endpoints.disable):
+        assert await is_reached(world, operation, inputs_of(operation, f"{OWN}-1", world.own, 1))
 
 
 @pytest.mark.parametrize(

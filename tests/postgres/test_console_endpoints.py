@@ -11,9 +11,11 @@ from boathook.db.queries import endpoint_stats as sights
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.service.sending import endpoints, event_types, messages
+from boathook.service.caller import HOST
+from boathook.service.catalogue import event_types
+from boathook.service.catalogue.event_types import EventTypeCreate
+from boathook.service.sending import endpoints, messages
 from boathook.service.sending.endpoint_secrets import set_headers
-from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import new_id
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.sender_harness import Reply, Sink, running_sender
@@ -136,8 +138,8 @@ FULL = {
 
 async def with_endpoint(console: ConsoleApp, anna: PageClient, **changes: str) -> tuple[str, str]:
     """Return the page of an application and that of its endpoint, just made."""
-    async with console.context.work(actor="test") as work:
-        await event_types.create(work, "invoice.paid", NewEventType(description="paid"))
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await event_types.create(work, EventTypeCreate(name="invoice.paid", description="paid"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
     return home, await made(anna, f"{home}/endpoints", {**FULL, **changes}, f"{home}/endpoints/new")
 
@@ -173,8 +175,8 @@ async def test_an_endpoint_is_created_and_shown_without_secrets(console, anna, d
     ],
 )  # fmt: skip
 async def test_an_invalid_endpoint_value_is_shown_without_secrets(console, anna, db, changes, field):
-    async with console.context.work(actor="test") as work:
-        await event_types.create(work, "invoice.paid", NewEventType(description="paid"))
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await event_types.create(work, EventTypeCreate(name="invoice.paid", description="paid"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
     answer = await anna.submit_form(f"{home}/endpoints", {**FULL, **changes}, on=f"{home}/endpoints/new", status=400)
     assert re.search(rf'id="f-{field}"[^>]*aria-invalid="true"', answer.text), answer.text
@@ -186,9 +188,9 @@ async def test_an_invalid_endpoint_value_is_shown_without_secrets(console, anna,
 
 
 async def test_a_selected_event_type_group_is_stored_as_its_pattern(console, anna, db):
-    async with console.context.work(actor="test") as work:
+    async with console.context.work(actor="test", caller=HOST) as work:
         for name in ("invoice.paid", "invoice.sent", "user.made"):
-            await event_types.create(work, name, NewEventType(description=f"the {name}"))
+            await event_types.create(work, EventTypeCreate(name=name, description=f"the {name}"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
     form = {"url": FULL["url"], "eventTypes": ["invoice.*", "invoice.paid", "user.made"], "patterns": "other.*"}
     there = await made(anna, f"{home}/endpoints", form, f"{home}/endpoints/new")

@@ -17,13 +17,13 @@ from boathook.service import limits
 from boathook.service.access import operators
 from boathook.service.access.keys import create_for_portal
 from boathook.service.caller import HOST
-from boathook.service.catalogue import keys, silences
+from boathook.service.catalogue import event_types, keys, silences
+from boathook.service.catalogue.event_types import EventTypeCreate, EventTypeUpdate
 from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
 from boathook.service.fields import check_values
-from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
+from boathook.service.sending import applications, endpoint_secrets, endpoints
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import make_context, open_api_client
 from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
@@ -115,11 +115,12 @@ async def test_a_wrong_value_of_an_application(db: Database, name: str, where: s
 @pytest.mark.parametrize(("name", "where", "value"), cases(EVENT_TYPE))
 async def test_a_wrong_value_of_an_event_type(db: Database, name: str, where: str, value: Any):
     async with open_api_client(db) as api:
-        async with api.context.work(actor="test") as work:
-            await event_types.create(work, "a.b", NewEventType(description=""))
-            new = NewEventType(**{"description": "", name: value})
-            why = await refused(lambda: event_types.create(work, "invoice.paid", new), where)
-            assert await refused(lambda: event_types.update(work, "a.b", {name: value}), where) == why
+        async with api.context.work(actor="test", caller=HOST) as work:
+            await event_types.create(work, EventTypeCreate(name="a.b"))
+            new = EventTypeCreate(**{"name": "invoice.paid", name: value})
+            why = await refused(lambda: event_types.create(work, new), where)
+            change = EventTypeUpdate(**{"name": "a.b", name: value})
+            assert await refused(lambda: event_types.update(work, change), where) == why
         body = {"name": "invoice.paid", "description": "", where: value}
         assert await answered(api, "/event-type", body, where) == why
 
@@ -127,10 +128,10 @@ async def test_a_wrong_value_of_an_event_type(db: Database, name: str, where: st
 @pytest.mark.parametrize("name", [".", "..", "a b", ""])
 async def test_a_wrong_name_of_an_event_type(db: Database, name: str):
     async with open_api_client(db) as api:
-        async with api.context.work(actor="test") as work:
-            new = NewEventType(description="")
-            why = await refused(lambda: event_types.create(work, name, new), "name")
-            assert await refused(lambda: event_types.put(work, name, new), "name") == why
+        async with api.context.work(actor="test", caller=HOST) as work:
+            new = EventTypeCreate(name=name)
+            why = await refused(lambda: event_types.create(work, new), "name")
+            assert await refused(lambda: event_types.put(work, new), "name") == why
         assert await answered(api, "/event-type", {"name": name, "description": ""}, "name") == why
 
 

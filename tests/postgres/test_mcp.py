@@ -22,11 +22,12 @@ from boathook.handlers.outbox import Outbox
 from boathook.service.access import keys
 from boathook.service.access.authorization import Capability
 from boathook.service.caller import HOST
+from boathook.service.catalogue import event_types
+from boathook.service.catalogue.event_types import EventTypeCreate
 from boathook.service.operating import event_feed
-from boathook.service.sending import applications, endpoints, event_types
+from boathook.service.sending import applications, endpoints
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import AppContext, new_id
 from boathook_mcp import events, http, outside, previews, server
 from boathook_mcp.session import Reach, Session
@@ -646,10 +647,10 @@ async def test_without_the_mask_the_canary_is_seen(tools: Tools, store: Store, m
 
 async def test_task_why_did_a_customer_not_get_an_event(context: AppContext, tools: Tools):
     """Why did Globex not get invoice.paid?"""
-    async with context.work("default", "test") as work:
+    async with context.work("default", "test", caller=HOST) as work:
         application = await applications.create(work, NewApplication(name="Globex Corporation", uid="globex"))
         for name in ("invoice.paid", "invoice.refunded"):
-            await event_types.create(work, name, NewEventType(description="An invoice."))
+            await event_types.create(work, EventTypeCreate(name=name, description="An invoice."))
         other = NewEndpoint(url="https://globex.example/other", event_types=["invoice.refunded"])
         await endpoints.create(work, application, other)
         new = NewEndpoint(url="https://globex.example/paid", event_types=["invoice.paid"])

@@ -15,9 +15,11 @@ from boathook.domain import ids
 from boathook.pages.security import csrf_token
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
-from boathook.service.sending import endpoints, event_types
+from boathook.service.caller import HOST
+from boathook.service.catalogue import event_types
+from boathook.service.catalogue.event_types import EventTypeCreate
+from boathook.service.sending import endpoints
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.event_types import NewEventType
 from boathook_console.shared import context as visits
 from boathook_console.shared.context import Page
 from boathook_portal import pages
@@ -85,8 +87,8 @@ class CustomerData:
 @pytest.fixture
 async def customer(console: ConsoleApp, db) -> CustomerData:
     tenant = await console.tenant("acme")
-    async with console.context.work(actor="test") as work:
-        await event_types.create(work, "thing.done", NewEventType(description="a thing is done"))
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await event_types.create(work, EventTypeCreate(name="thing.done", description="a thing is done"))
     event, attempt = ids.read(ids.MESSAGE, tenant.message), ids.make(1_900_000_000_000, 7)
     await db.execute(
         "insert into boathook.attempt (event_id, ordinal, number, outcome, worker, started_at, ended_at, id, recipient,"
@@ -326,9 +328,9 @@ async def test_portal_actions_are_audited_with_the_key(customer: CustomerData, d
 
 async def test_only_event_types_with_the_links_flags_are_shown(console: ConsoleApp):
     tenant = await console.tenant("acme")
-    async with console.context.work(actor="test") as work:
-        await event_types.create(work, "plain.one", NewEventType(description="for all"))
-        await event_types.create(work, "beta.one", NewEventType(description="for few", feature_flags=["beta"]))
+    async with console.context.work(actor="test", caller=HOST) as work:
+        await event_types.create(work, EventTypeCreate(name="plain.one", description="for all"))
+        await event_types.create(work, EventTypeCreate(name="beta.one", description="for few", feature_flags=["beta"]))
     few, all_others = await console.portal_session(tenant, feature_flags=["beta"]), await console.portal_session(tenant)
     for path in ("/portal/event-types", "/portal/endpoints/new"):
         assert "beta.one" in await few.get_page(path)

@@ -23,7 +23,10 @@ from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, Inva
 from boathook.domain.model import Route
 from boathook.handlers.api import Boathook
 from boathook.server.loading import bind
-from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
+from boathook.service.caller import HOST
+from boathook.service.catalogue import event_types
+from boathook.service.catalogue.event_types import EventTypeNamed
+from boathook.service.sending import applications, endpoint_secrets, endpoints
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from boathook_cells import store
 from boathook_svix_import.endpoints import Options
@@ -157,10 +160,16 @@ async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
     assert (await side.secret("acme", "keys")).startswith("whpk_")
     assert (await side.endpoint(cafe, f"svix-{at.odd}"))["auth"] == ["basic"]
     assert (await side.endpoint(cafe, "coded"))["disabled"]
-    async with side.context.work() as work:
+    async with side.context.work(caller=HOST) as work:
         acme, other = await applications.get(work, "acme"), await applications.get(work, cafe)
-        paid, old = await event_types.get(work, "invoice.paid"), await event_types.get(work, "invoice.old")
-        late, odd = await event_types.get(work, "invoice.late"), await event_types.get(work, "invoice.odd")
+        paid, old = (
+            await event_types.get(work, EventTypeNamed(name="invoice.paid")),
+            await event_types.get(work, EventTypeNamed(name="invoice.old")),
+        )
+        late, odd = (
+            await event_types.get(work, EventTypeNamed(name="invoice.late")),
+            await event_types.get(work, EventTypeNamed(name="invoice.odd")),
+        )
     assert (acme.throttle_rate, acme.metadata) == (50, LIMIT)
     assert (other.throttle_rate, other.metadata, other.name) == (65_535, {}, "Café")
     assert (paid.feature_flags, paid.group_name, paid.schemas) == (
@@ -298,13 +307,13 @@ async def test_objects_deleted_in_svix_are_reported_and_optionally_deleted(side)
     again = await side.run(deletes=True)
     assert not again.changes
     assert not again.gone
-    async with side.context.work() as work:
+    async with side.context.work(caller=HOST) as work:
         rows = await applications.list_page(work, PageRequest(None, is_ascending=True, limit=10))
         assert {row.uid for row in rows} == {"acme", own.uid}, "what was not imported stays"
         acme_here = await applications.get(work, "acme")
         left = await endpoints.list_page(work, acme_here, PageRequest(None, is_ascending=True, limit=10))
         assert {one.uid for one in left} == {"crm", "keys", "own"}
-        assert (await event_types.get(work, "invoice.late")).is_archived
+        assert (await event_types.get(work, EventTypeNamed(name="invoice.late"))).is_archived
 
 
 def pass_over(svix: SvixServer, app: str, endpoint: str) -> None:
@@ -517,7 +526,7 @@ def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def work(self: SvixImporter) -> AsyncIterator[UnitOfWork]:
         async with self._app_context.database.acquire() as connection:
-            yield UnitOfWork(self._app_context, connection, self._options.organization, self._options.actor)
+            yield UnitOfWork(self._app_context, connection, self._options.organization, self._options.actor, HOST)
 
     monkeypatch.setattr(SvixImporter, "_work", work)
 

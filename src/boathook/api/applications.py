@@ -11,6 +11,7 @@ from boathook.api.pages import ApplicationPage, ListOf
 from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission, Principal, requires
+from boathook.service.catalogue import applications as operations
 from boathook.service.common_fields import SessionName
 from boathook.service.schemas.derived import check_of, form_of
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, null_as
@@ -37,9 +38,9 @@ class ApplicationOut(Output):
     updated_at: Timestamp
 
 
-def _show_application(application: Application) -> ApplicationOut:
+def _show_application(application: operations.Application) -> ApplicationOut:
     """Return an application as the API shows it."""
-    return ApplicationOut.of(application, id=application.shown_id, rate_limit=application.throttle_rate)
+    return ApplicationOut.of(application, rate_limit=application.throttle_rate)
 
 
 @routes.get("/app", operation_id="v1.application.list", summary="List applications")
@@ -57,7 +58,7 @@ async def list_applications(
         only_with_endpoints=exclude_apps_with_no_endpoints,
         only_all_enabled=exclude_apps_with_disabled_endpoints,
     )
-    return page.answer(rows, lambda row: row.shown_id, _show_application)
+    return page.answer(rows, lambda row: row.shown_id, lambda row: _show_application(operations.view(row)))
 
 
 @routes.post(
@@ -76,17 +77,17 @@ async def create_application(
 ) -> ApplicationOut:
     """Create an application, or return the existing one with the uid if get_if_exists is set."""
     if not get_if_exists:
-        return _show_application(await applications.create(call.work, body.value()))
+        return _show_application(await operations.create(call.work, body.value()))
     application, is_made = await applications.get_or_create(call.work, body.value())
     response.status_code = 201 if is_made else 200
-    return _show_application(application)
+    return _show_application(operations.view(application))
 
 
 @routes.get("/app/{app_id}", operation_id="v1.application.get", summary="Get an application")
 @requires(Permission.APPLICATION_VIEW)
 async def get_application(call: ApplicationCall) -> ApplicationOut:
     """Return an application by its id or uid."""
-    return _show_application(call.application)
+    return _show_application(operations.view(call.application))
 
 
 @routes.put(
@@ -100,23 +101,24 @@ async def put_application(
     call: AnyCall, app_id: ApplicationRef, body: ApplicationIn, response: Response
 ) -> ApplicationOut:
     """Replace an application's fields, or create it with the uid from the path."""
-    application, is_made = await applications.put(call.work, app_id, body.value())
-    response.status_code = 201 if is_made else 200
-    return _show_application(application)
+    put = await operations.put(call.work, operations.ApplicationReplacement(id=app_id, **dict(body)))
+    response.status_code = 201 if put.is_created else 200
+    return _show_application(put.application)
 
 
 @routes.patch("/app/{app_id}", operation_id="v1.application.patch", summary="Change an application")
 @requires(Permission.APPLICATION_MANAGE)
 async def patch_application(call: AnyCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
     """Change the given fields."""
-    return _show_application(await applications.update(call.work, app_id, body.given()))
+    change = operations.ApplicationUpdate(id=app_id, **body.given())
+    return _show_application(await operations.update(call.work, change))
 
 
 @routes.delete("/app/{app_id}", status_code=204, operation_id="v1.application.delete", summary="Delete an application")
 @requires(Permission.APPLICATION_MANAGE)
 async def delete_application(call: AnyCall, app_id: ApplicationRef) -> None:
     """Delete an application with its endpoints; its uid can be used again."""
-    await applications.delete(call.work, app_id)
+    await operations.delete(call.work, operations.ApplicationNamed(id=app_id))
 
 
 class AppPortalAccessIn(Input):

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import Depends, Path, Query, Response
 from pydantic import Field
 
-from boathook.api.endpoints import EndpointRef
+from boathook.api.endpoints import EndpointRef, named
 from boathook.api.errors import answer_json
 from boathook.api.messages import MessageOut, MessageRef, show_message
 from boathook.api.pages import Iterator, Limit, ListOf
@@ -24,6 +24,7 @@ from boathook.api.time_ranges import (
 )
 from boathook.domain import ids
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.catalogue import messages as expunging
 from boathook.service.catalogue.messages import AttemptNamed
 from boathook.service.schemas.endpoints import EndpointBasicsOut
@@ -223,7 +224,7 @@ async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id
 @requires(Permission.MESSAGE_RESEND)
 async def resend(call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef) -> EmptyOut:
     """Resend a message to an endpoint, regardless of the endpoint's event types and channels."""
-    await messages.resend(call.work, call.application, msg_id, endpoint_id)
+    await operations.resend(call.work, operations.Resend(message=msg_id, **named(call, endpoint_id)))
     return EmptyOut()
 
 

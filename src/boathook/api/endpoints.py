@@ -14,6 +14,7 @@ from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import ApplicationCall, body_of, router
 from boathook.domain.health import HealthState
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.operating import recipient_stats
 from boathook.service.schemas.endpoints import (
     EndpointBasicsOut,
@@ -146,7 +147,13 @@ async def get_health(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoin
 @requires(Permission.ENDPOINT_MANAGE)
 async def resume_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointOut:
     """End the pause of an endpoint and forget its failures: due messages are sent at once."""
-    return show_endpoint(call.work, await endpoints.resume(call.work, call.application, endpoint_id))
+    resumed = await operations.resume(call.work, operations.EndpointNamed(**named(call, endpoint_id)))
+    return show_endpoint(call.work, await endpoints.get(call.work, call.application, resumed.id))
+
+
+def named(call: ApplicationCall, endpoint: str) -> dict[str, Any]:
+    """Return the application and the endpoint in the path as the inputs of operations have them."""
+    return {"application": call.application.shown_id, "id": endpoint}
 
 
 @routes.delete(
@@ -158,7 +165,7 @@ async def resume_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> En
 @requires(Permission.ENDPOINT_MANAGE)
 async def delete_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> None:
     """Delete an endpoint; its pending messages are not sent, and its uid can be used again."""
-    await endpoints.delete(call.work, call.application, endpoint_id)
+    await operations.delete(call.work, operations.EndpointNamed(**named(call, endpoint_id)))
 
 
 _VOID_ROTATION: Final = re.compile(r"svix-libs/(\d+)\.(\d+)[^/\s]*/(?:java|kotlin|csharp)\b", re.IGNORECASE)
@@ -241,11 +248,12 @@ async def rotate_secret(
     call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
     """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
-    rotation = body or EndpointSecretRotateIn()
-    key = await endpoint_secrets.rotate_secret(
-        call.work, call.application, endpoint_id, secret=rotation.key, grace=rotation.grace
+    chosen = body or EndpointSecretRotateIn()
+    rotation = operations.Rotation(
+        **named(call, endpoint_id), key=chosen.key, grace_s=int(chosen.grace.total_seconds())
     )
-    return Response(status_code=204) if _accepts_no_content(request) else answer_json(200, {"key": key})
+    rotated = await operations.rotate_secret(call.work, rotation)
+    return Response(status_code=204) if _accepts_no_content(request) else answer_json(200, {"key": rotated.key})
 
 
 def _accepts_no_content(request: Request) -> bool:

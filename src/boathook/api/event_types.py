@@ -1,9 +1,11 @@
 """Routes of event types, also imported from OpenAPI documents, and of the environment, which is made of them."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
+from msgspec.structs import asdict
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -11,13 +13,14 @@ from boathook.api.errors import invalid
 from boathook.api.pages import ListOf, NamePage
 from boathook.api.route import AnyCall, router
 from boathook.domain.endpoints import check_type
-from boathook.domain.errors import InvalidValue
-from boathook.service.access.authorization import ApiCaller, Permission, Principal, requires
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import event_types as operations
+from boathook.service.catalogue.event_types import EventType, EventTypeCreate, EventTypeNamed, OpenApiDocument
+from boathook.service.catalogue.values import flags_of
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBoolOrNull, Timestamp
 from boathook.service.schemas.messages import EventTypeIn, EventTypePatch, EventTypeUpdate
 from boathook.service.sending import event_types, openapi_import
-from boathook.service.sending.event_types import EventType
-from boathook.service.sending.openapi_import import MAX_TYPES, schemas_of
+from boathook.service.sending.openapi_import import MAX_TYPES
 
 routes = router("Event Type")
 environment = router("Environment")
@@ -40,17 +43,15 @@ class EventTypeOut(Output):
     updated_at: Timestamp
 
 
-def _show_event_type(type: EventType, *, with_content: bool = True) -> EventTypeOut:
+def _show_event_type(type: EventType) -> EventTypeOut:
     """Return an event type as the API shows it."""
     flags = None if type.feature_flags is None else list(type.feature_flags)
-    assert type.created_at is not None
-    assert type.updated_at is not None
     return EventTypeOut(
         name=type.name,
         description=type.description,
         archived=type.is_archived,
         deprecated=type.is_deprecated,
-        schemas=dict(type.schemas) if with_content and type.schemas is not None else None,
+        schemas=_plain(type.schemas),
         feature_flag=flags[0] if flags else None,
         feature_flags=flags,
         group_name=type.group_name,
@@ -59,11 +60,8 @@ def _show_event_type(type: EventType, *, with_content: bool = True) -> EventType
     )
 
 
-def _seen_by(principal: ApiCaller) -> frozenset[str] | None:
-    """Return the feature flags that limit what the caller sees; None for a caller who sees all of the organization."""
-    if isinstance(principal, Principal) and principal.application_id is not None:
-        return principal.feature_flags
-    return None
+def _plain(schemas: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if schemas is None else dict(schemas)
 
 
 @routes.get("/event-type", operation_id="v1.event-type.list", summary="List event types")
@@ -81,23 +79,31 @@ async def list_event_types(
         is_ascending=page.is_upward,
         limit=page.limit + 1,
         with_archived=include_archived,
-        flags=_seen_by(call.principal),
+        flags=flags_of(call.principal),
     )
-    return page.answer(rows, lambda row: row.name, lambda row: _show_event_type(row, with_content=with_content))
+    return page.answer(
+        rows,
+        lambda row: row.name,
+        lambda row: _show_event_type(operations.view(row, with_schemas=with_content)),
+    )
 
 
 @routes.post("/event-type", status_code=201, operation_id="v1.event-type.create", summary="Create an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def create_event_type(call: AnyCall, body: EventTypeIn) -> EventTypeOut:
     """Create an event type, or restore an archived one."""
-    return _show_event_type(await event_types.create(call.work, body.name, body.value()))
+    return _show_event_type(await operations.create(call.work, _new(body.name, body)))
+
+
+def _new(name: str, body: EventTypeUpdate) -> EventTypeCreate:
+    return EventTypeCreate(name=name, **asdict(body.value()))
 
 
 @routes.get("/event-type/{event_type_name}", operation_id="v1.event-type.get", summary="Get an event type")
 @requires(Permission.EVENT_TYPE_VIEW)
 async def get_event_type(call: AnyCall, event_type_name: TypeRef) -> EventTypeOut:
     """Return an event type, archived or not."""
-    return _show_event_type(await event_types.get(call.work, _name(event_type_name), _seen_by(call.principal)))
+    return _show_event_type(await operations.get(call.work, EventTypeNamed(name=_name(event_type_name))))
 
 
 @routes.put(
@@ -111,16 +117,17 @@ async def put_event_type(
     call: AnyCall, event_type_name: TypeRef, body: EventTypeUpdate, response: Response
 ) -> EventTypeOut:
     """Replace an event type's fields, or create it."""
-    type, is_made = await event_types.put(call.work, _name(event_type_name), body.value())
-    response.status_code = 201 if is_made else 200
-    return _show_event_type(type)
+    put = await operations.put(call.work, _new(_name(event_type_name), body))
+    response.status_code = 201 if put.is_created else 200
+    return _show_event_type(put.event_type)
 
 
 @routes.patch("/event-type/{event_type_name}", operation_id="v1.event-type.patch", summary="Change an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def patch_event_type(call: AnyCall, event_type_name: TypeRef, body: EventTypePatch) -> EventTypeOut:
     """Change the given fields."""
-    return _show_event_type(await event_types.update(call.work, _name(event_type_name), body.value()))
+    change = operations.EventTypeUpdate(name=_name(event_type_name), **body.value())
+    return _show_event_type(await operations.update(call.work, change))
 
 
 @routes.delete(
@@ -136,7 +143,8 @@ async def delete_event_type(
     expunge: Annotated[bool, Query(description="Delete it permanently instead of archiving it.")] = False,
 ) -> None:
     """Archive an event type, so that endpoints can no longer subscribe to it, or delete it."""
-    await event_types.delete(call.work, _name(event_type_name), is_expunged=expunge)
+    end = operations.delete if expunge else operations.archive
+    await end(call.work, EventTypeNamed(name=_name(event_type_name)))
 
 
 def _name(word: str) -> str:
@@ -211,7 +219,9 @@ async def export_environment(call: AnyCall) -> EnvironmentOut:
     return EnvironmentOut(
         version=openapi_import.EXPORT_VERSION,
         created_at=datetime.now(UTC),
-        event_types=[_show_event_type(one) for one in await openapi_import.export_event_types(call.work)],
+        event_types=[
+            _show_event_type(operations.view(row)) for row in await openapi_import.export_event_types(call.work)
+        ],
         settings={},
         connectors=[],
     )
@@ -223,7 +233,8 @@ async def export_environment(call: AnyCall) -> EnvironmentOut:
 @requires(Permission.ENVIRONMENT_IMPORT)
 async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
     """Create or update the given event types; nothing is deleted."""
-    await openapi_import.import_event_types(call.work, [(one.name, one.value()) for one in body.event_types or ()])
+    for type in body.event_types or ():
+        await operations.put(call.work, _new(type.name, type))
 
 
 @routes.post(
@@ -234,18 +245,16 @@ async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
     """Create or update event types from the document's webhooks or x-webhooks."""
-    if (body.spec is None) is (body.spec_raw is None):
-        raise InvalidValue("set either spec or specRaw", "spec")
-    named = await openapi_import.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
-    changed = await openapi_import.import_openapi(call.work, named, is_dry_run=body.dry_run, is_whole=body.replace_all)
+    document = OpenApiDocument(
+        spec=body.spec, spec_raw=body.spec_raw, dry_run=body.dry_run, replace_all=body.replace_all
+    )
+    changes = (await operations.import_openapi(call.work, document)).data
     shown = [
         EventTypeFromOpenApi(
-            name=one.name,
-            description=one.description,
-            deprecated=one.is_deprecated,
-            schemas=schemas_of(one),
+            name=type.name, description=type.description, deprecated=type.is_deprecated, schemas=_plain(type.schemas)
         )
-        for one in changed
+        for type in changes.to_modify or ()
     ]
-    names = [one.name for one in changed]
-    return ImportOpenApiOut(data=ImportOpenApiData(modified=names, to_modify=shown if body.dry_run else None))
+    return ImportOpenApiOut(
+        data=ImportOpenApiData(modified=changes.modified, to_modify=shown if body.dry_run else None)
+    )

@@ -7,12 +7,13 @@ import typer
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, cli_context, confirm, run_in_transaction
+from boathook.cli.context import UsageError, cli_context, run_in_transaction
 from boathook.cli.derived import add
-from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs
+from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import ID, Column, View
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability
+from boathook.service.catalogue import applications as operations
 from boathook.service.catalogue import messages
 from boathook.service.gateway_address import gateway_url
 from boathook.service.sending import applications as actions
@@ -22,6 +23,7 @@ applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants
 
 _DAY: Final = timedelta(days=1)
 Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id, the beginning of it, or uid.")]
+_AFTER: Final = Annotated[str | None, typer.Option(help="Continue after this id, its beginning, or uid.")]
 _VIEW: Final = View(
     (
         ID,
@@ -34,57 +36,10 @@ _VIEW: Final = View(
 )
 
 
-@applications.command("create", epilog=example("boathook applications create 'Acme Corp' --uid acme"))
-def create_application(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="Display name.")],
-    uid: Annotated[str | None, typer.Option(help="Your own identifier, usable in place of the id.")] = None,
-    throttle_rate: Annotated[
-        int | None,
-        typer.Option(
-            "--rate", metavar="RATE", help="Maximum messages per second to each endpoint without its own rate."
-        ),
-    ] = None,
-    metadata: Metadata = None,
-    as_json: Json = False,
-) -> None:
-    """Create an application and print its id."""
-    new = actions.NewApplication(
-        name=name,
-        uid=uid,
-        throttle_rate=throttle_rate,
-        metadata=read_pairs("--metadata", metadata or [], "="),
-    )
-    made = run_in_transaction(ctx, lambda work: actions.create(work, new))
-    _VIEW.print_done(made, made.shown_id, as_json=as_json)
-
-
-@applications.command("list", epilog=example("boathook applications list --json"))
-def list_applications(
-    ctx: typer.Context,
-    limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after this id, its beginning, or uid.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List applications, oldest first."""
-
-    async def read(work: UnitOfWork) -> None:
-        cursor = (await actions.find(work, after)).id if after else None
-        pages = output.pages(
-            lambda at, limit: actions.list_page(work, actions.PageRequest(at, True, limit)),
-            cursor,
-            limit,
-            lambda one: one.id,
-        )
-        await _VIEW.print_pages(pages, limit=limit, as_json=as_json)
-
-    run_in_transaction(ctx, read)
-
-
-@applications.command("show", epilog=example("boathook applications show acme"))
-def show_application(ctx: typer.Context, application: Reference, as_json: Json = False) -> None:
-    """Show one application."""
-    _VIEW.print_one(run_in_transaction(ctx, lambda work: actions.find(work, application)), as_json=as_json)
+add(applications, operations.create, "create", view=_VIEW)
+add(applications, operations.list_applications, "list", view=_VIEW, options={"after": (_AFTER, None)})
+add(applications, operations.get, "show", view=_VIEW)
+add(applications, operations.update, "update", view=_VIEW)
 
 
 @applications.command("portal", epilog=example(
@@ -132,13 +87,5 @@ def _capabilities(words: list[str] | None, *, read_only: bool) -> list[str] | No
     return [Capability.VIEW_BASE] if read_only else words
 
 
-@applications.command("delete", epilog=example("boathook applications delete acme --yes"))
-def delete_application(ctx: typer.Context, application: Reference, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete an application and its endpoints; pending deliveries become dead letters. Delivery history is kept."""
-    found = run_in_transaction(ctx, lambda work: actions.find(work, application))
-    confirm(f"delete the application {found.name!r} ({found.shown_id}) with all its endpoints", yes=yes)
-    run_in_transaction(ctx, lambda work: actions.delete(work, found.shown_id))
-    _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)
-
-
+add(applications, operations.delete, "delete", view=_VIEW, subject=operations.get)
 add(applications, messages.expunge, "expunge")

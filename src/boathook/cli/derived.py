@@ -1,7 +1,7 @@
 """Commands that derive from the catalogue of operations: their options, help, questions, output and errors."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 import typer
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from boathook.cli import output
@@ -25,7 +26,17 @@ from boathook.cli.context import (
     run_in_transaction,
 )
 from boathook.cli.context import run as run_async
-from boathook.cli.options import After, Json, Limit, Yes, confirm_selection, read_lifetime, show_lifetime
+from boathook.cli.options import (
+    After,
+    Json,
+    Limit,
+    Yes,
+    confirm_selection,
+    read_json,
+    read_lifetime,
+    read_pairs,
+    show_lifetime,
+)
 from boathook.cli.output import CODE, RECIPIENT, Column, Progress, View, hint, parse_time, say
 from boathook.domain.errors import InvalidValue
 from boathook.domain.plurals import counted
@@ -35,7 +46,7 @@ from boathook.service.catalogue.operation import OpenWork, Operation
 from boathook.service.catalogue.selection import first_error, read_clock
 from boathook.service.catalogue.stored_requests import Outcome, RequestsActed
 from boathook.service.catalogue.values import PageInput, name_fields
-from boathook.service.fields import Field, Kind, fields_of
+from boathook.service.fields import Change, Field, Kind, fields_by_name, fields_of
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 if TYPE_CHECKING:
@@ -56,9 +67,11 @@ def add(
     name: str,
     *,
     view: View | None = None,
+    subject: Operation[Any, Any] | None = None,
     alternatives: Mapping[str, tuple[Operation[Any, Any], Any]] = MappingProxyType({}),
     options: Mapping[str, Any] | None = None,
-    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    read: Callable[[typer.Context, dict[str, Any]], dict[str, Any]] = lambda _ctx, values: values,
+    show: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None,
 ) -> None:
     """Add the command of an operation to a group.
 
@@ -67,11 +80,13 @@ def add(
         operation: the operation.
         name: the name of the command.
         view: how it prints its result, or the rows of a list; by default all fields, times as ages.
+        subject: reads the object that the operation ends, for the question before it and the output after it.
         alternatives: options that name an object for another operation, which then runs instead: by the option's name,
             the operation and the option.
         options: options besides those of the fields, or in place of them: the annotation and the default, by name;
             None: no option.
         read: returns the values of fields for the values of all options. Raises UsageError.
+        show: returns the lines of the output, each as an object whose first value is printed.
     """
     is_list = issubclass(operation.input, PageInput)
     own = [field for field in operation.fields if not (is_list and field.name in {"limit", "iterator"})]
@@ -90,10 +105,22 @@ def add(
             _print_list(ctx, operation, values, view, as_json=as_json)
             return
         yes = values.pop("yes", True)
-        value = _input(operation, read(values))
+        value = _input(operation, read(ctx, values))
+        if isinstance(value, Change) and not value.values:
+            raise UsageError("give a value to change; --help lists them")
+        row = None if subject is None else _run(ctx, subject, _common(value, subject.input))
+        if row is not None:
+            value = replace(value, **{field: getattr(row, field) for field in _shared(value, row)})
         if operation.warns and not getattr(value, "dry_run", False):
-            confirm(operation.warns.format(**asdict(value)), yes=yes)
-        _print(operation, _run(ctx, operation, value), view, as_json=as_json)
+            confirm(operation.warns.format(**asdict(value), **({} if row is None else {"subject": row})), yes=yes)
+        result = _run(ctx, operation, value)
+        if show is not None:
+            for line in show(result):
+                output.print_done(line, next(iter(line.values())), as_json=as_json)
+        elif as_json and row is not None:
+            output.print_json(view.plain(row))
+        else:
+            _print(operation, result, view, as_json=as_json)
 
     cast("Any", command).runs_remotely = operation.http is not None
     cast("Any", command).alternatives = tuple(other for other, _ in alternatives.values())
@@ -105,11 +132,22 @@ def add(
         ]
         parameters += [_fixed(option, annotation, None) for option, (_, annotation) in alternatives.items()]
     if is_list:
-        parameters += [_fixed("limit", Limit, 50), _fixed("after", After, None)]
+        parameters.append(_fixed("limit", Limit, 50))
+        parameters += [] if "after" in extra else [_fixed("after", After, None)]
     if operation.must_confirm:
         parameters.append(_fixed("yes", Yes, default=False))
     parameters.append(_fixed("as_json", Json, default=False))
     _register(group, operation, name, command, parameters)
+
+
+def _shared(value: msgspec.Struct, row: msgspec.Struct) -> list[str]:
+    """Return the fields that name an object in an input and in the object itself."""
+    return [name for name in value.__struct_fields__ if name in row.__struct_fields__]
+
+
+def _common(value: msgspec.Struct, input: type[msgspec.Struct]) -> msgspec.Struct:
+    """Return the input of the operation that reads the object which *value* names."""
+    return input(**{field: getattr(value, field) for field in input.__struct_fields__})
 
 
 def add_selection(
@@ -458,27 +496,46 @@ def _fixed(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, _POSITIONAL, default=default, annotation=annotation)
 
 
-_TYPES: Final = {Kind.TEXT: str, Kind.INTEGER: int, Kind.NUMBER: float, Kind.FLAG: bool}
+_TYPES: Final = {
+    Kind.TEXT: str,
+    Kind.INTEGER: int,
+    Kind.NUMBER: float,
+    Kind.FLAG: bool,
+    Kind.PAIRS: str,
+    Kind.OBJECT: str,
+    Kind.OTHER: str,
+}
 
 
 def _parameter(field: Field) -> inspect.Parameter:
     """Return the option or the argument of a field."""
-    rule = field.rule
+    rule, is_change = field.rule, field.default is UNSET
+    # Typer adds a negative form to a flag whose name is not given.
+    names = [field.option, *filter(None, [rule.short_option])]
+    if field.kind is Kind.FLAG and is_change:
+        names = [f"{field.option}/--no-{field.option.removeprefix('--')}"]
     kind: Any = _TYPES.get(field.kind, item_type(field))
     more: dict[str, Any] = {"metavar": rule.metavar} if rule.metavar else {}
     if rule.is_duration:
         kind, more = timedelta, {"parser": read_lifetime, "metavar": "LENGTH"}
     elif field.kind is Kind.TIME:
         more = {"parser": parse_time, "metavar": "TIME"}
-    kind = list[kind] if field.is_list else kind
-    default = inspect.Parameter.empty if field.is_required else field.default
-    if rule.is_duration and field.default:
+    elif field.kind is Kind.OBJECT:
+        more = {"metavar": rule.metavar or "JSON"}
+    is_repeated = field.is_list or field.kind is Kind.PAIRS
+    if is_repeated or is_change:
+        more["show_default"] = False
+    kind = list[kind] if is_repeated else kind
+    is_absent = is_change or is_repeated
+    default = inspect.Parameter.empty if field.is_required else None if is_absent else field.default
+    if rule.is_duration and field.default and not is_absent:
         default = show_lifetime(field.default)
-    annotation = kind if field.is_required or field.kind is Kind.FLAG else kind | None
-    if rule.argument:
+    is_plain_flag = field.kind is Kind.FLAG and default is not None
+    annotation = kind if field.is_required or is_plain_flag else kind | None
+    if rule.argument and not is_change:
         info = typer.Argument(metavar=rule.argument, help=_help(field), show_default=False)
     else:
-        info = typer.Option(field.option, help=_help(field), **more)
+        info = typer.Option(*names, help=_help(field), **more)
     return _fixed(field.name, Annotated[annotation, info], default)
 
 
@@ -494,13 +551,32 @@ def _help(field: Field) -> str:
         return field.rule.help.replace("Ids", "Ids or their beginnings")
     if field.rule.prefix and field.rule.argument:
         return f"{field.rule.help.rstrip('.')}, or the beginning of it."
+    if field.kind is Kind.OBJECT:
+        return f"{field.rule.help.removesuffix('.')}; @FILE reads a file."
+    if field.is_list or field.kind is Kind.PAIRS:
+        return field.rule.help
     return field.rule.help if sample is None else f"{field.rule.help.rstrip('.')}, such as {sample}."
 
 
 def _input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
-    present = {name: value for name, value in values.items() if value is not None}
-    seconds = {name: int(value.total_seconds()) for name, value in present.items() if isinstance(value, timedelta)}
-    return operation.input(**present | seconds)
+    fields = {field.name: field for field in operation.fields}
+    given = {name: value for name, value in values.items() if value is not None and value != []}
+    return operation.input(**{name: _value(operation.input, fields[name], value) for name, value in given.items()})
+
+
+def _value(table: type[msgspec.Struct], field: Field, value: Any) -> Any:
+    """Return the value of a field that an option has. Raises UsageError."""
+    if issubclass(table, Change) and field.default is UNSET and value is not False and value in ("", 0, [""]):
+        former = fields_by_name(table.table)[field.name]
+        return value if former.is_required else former.default
+    if field.kind is Kind.PAIRS:
+        return read_pairs(field.option, value, "=")
+    if field.kind is Kind.OBJECT and isinstance(value, str):
+        document = read_json(field.option, value)
+        if not isinstance(document, dict):
+            raise UsageError(f"{field.option}: write a JSON object, not {value!r}")
+        return document
+    return int(value.total_seconds()) if isinstance(value, timedelta) else value
 
 
 def _run(ctx: typer.Context, operation: Operation[Any, Any], value: Any) -> Any:
@@ -580,7 +656,8 @@ class naming_options:  # noqa: N801 - a context manager
         if isinstance(error, InvalidValue):
             error.args = (name_fields(str(error), self.label),)
             if error.where and (label := self._option(str(error.where[0]))):
-                raise UsageError(f"{label}: {error}") from error
+                rest = ".".join(str(part) for part in error.where[1:])
+                raise UsageError(f"{label} {rest}: {error}" if rest else f"{label}: {error}") from error
 
     def label(self, name: str) -> str:
         """Return the option or the argument of a field; the name itself if there is none."""
@@ -589,7 +666,7 @@ class naming_options:  # noqa: N801 - a context manager
     def _option(self, name: str) -> str:
         for field in self._table:
             if name in {field.name, field.public_name}:
-                return field.rule.argument or field.option
+                return field.option if field.default is UNSET else field.rule.argument or field.option
         return ""
 
 

@@ -1,8 +1,7 @@
 """Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
@@ -15,7 +14,6 @@ from boathook.cli.context import (
     UsageError,
     action,
     cli_context,
-    confirm,
     err,
     open_app_context,
     run,
@@ -23,12 +21,13 @@ from boathook.cli.context import (
 )
 from boathook.cli.derived import add
 from boathook.cli.field_options import field_options, read_options
-from boathook.cli.options import Json, Limit, Since, Until, Yes, read_pairs, with_options
+from boathook.cli.options import Json, Limit, Since, Until, read_pairs, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.catalogue import recovery
 from boathook.service.operating.recipient_stats import EndpointStatus, read_endpoint_statuses
-from boathook.service.sending import applications, attempts, endpoint_secrets, messages
+from boathook.service.sending import applications, attempts, endpoint_secrets
 from boathook.service.sending import endpoints as actions
 from boathook.service.sending.applications import Application, PageRequest
 from boathook.service.sending.endpoint_fields import NewEndpoint
@@ -126,13 +125,7 @@ def _view(statuses: Mapping[UUID, EndpointStatus]) -> View:
 
 
 _VIEW: Final = _view({})
-
-
-class BacklogChoice(StrEnum):
-    """The action on the pending messages of a disabled endpoint."""
-
-    SEND = "send"
-    CANCEL = "cancel"
+_TESTED: Final = View((ID, Column("type")), ("id", "type"))
 
 
 @endpoints.command("create", epilog=example(
@@ -210,72 +203,6 @@ def update_endpoint(
 
 
 @endpoints.command(
-    "enable", epilog=example("boathook endpoints enable -a acme ep_01h455vb4pex5vsknk084sn02q4 --backlog cancel")
-)
-def enable_endpoint(
-    ctx: typer.Context, endpoint: Reference, application: Owner,
-    backlog: Annotated[BacklogChoice, typer.Option(help="What happens to pending deliveries.")] = BacklogChoice.SEND,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Enable an endpoint and reset its failure count."""
-    policy = actions.Backlog(str(backlog))
-    saved = _act_on(
-        ctx,
-        application,
-        endpoint,
-        lambda work, owner, whole: actions.update(work, owner, whole, {"is_disabled": False}, backlog=policy),
-    )
-    _VIEW.print_done(saved, f"{saved.shown_id} enabled", as_json=as_json)
-
-
-@endpoints.command("resume", epilog=example("boathook endpoints resume -a acme ep_01h455vb4pex5vsknk084sn02q4"))
-def resume_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
-    """End the pause of an endpoint and reset its failure count; its due deliveries go out at once."""
-    saved = _act_on(ctx, application, endpoint, actions.resume)
-    _VIEW.print_done(saved, f"{saved.shown_id} resumed", as_json=as_json)
-
-
-@endpoints.command("disable", epilog=example("boathook endpoints disable -a acme ep_01h455vb4pex5vsknk084sn02q4"))
-def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
-    """Disable an endpoint; its pending deliveries are kept."""
-    saved = _act_on(
-        ctx, application, endpoint, lambda work, owner, whole: actions.update(work, owner, whole, {"is_disabled": True})
-    )
-    _VIEW.print_done(saved, f"{saved.shown_id} disabled", as_json=as_json)
-
-
-@endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
-def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
-    """Print the verification secret or public key of an endpoint. The access is recorded in the audit log."""
-    key = _act_on(ctx, application, endpoint, endpoint_secrets.reveal_secret)
-    output.print_done({"key": key}, key, as_json=as_json)
-
-
-@endpoints.command(
-    "rotate-secret",
-    epilog=example("boathook endpoints rotate-secret -a acme ep_01h455vb4pex5vsknk084sn02q4 --grace 172800"),
-)
-def rotate_secret(
-    ctx: typer.Context, endpoint: Reference, application: Owner,
-    secret: SecretReference = None, ed25519: Ed25519 = False,
-    grace: Annotated[
-        int, typer.Option(help="Seconds that the old secret stays valid.")
-    ] = 86_400,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Rotate the signing secret and print the new verification secret. The old one stays valid for a while."""
-    signs = _read_secret(cli_context(ctx).settings(), secret, ed25519)
-    pause = timedelta(seconds=grace)
-    key = _act_on(
-        ctx,
-        application,
-        endpoint,
-        lambda work, owner, whole: endpoint_secrets.rotate_secret(work, owner, whole, secret=signs, grace=pause),
-    )
-    output.print_done({"key": key}, key, as_json=as_json)
-
-
-@endpoints.command(
     "headers", epilog=example("boathook endpoints headers -a acme ep_01h455vb4pex5vsknk084sn02q4 --header 'X-Team: b'")
 )
 def change_headers(
@@ -299,19 +226,6 @@ def change_headers(
         say(f"{name}: {value}")
 
 
-@endpoints.command("test", epilog=example("boathook endpoints test -a acme ep_01h455vb4pex5vsknk084sn02q4"))
-def try_endpoint(
-    ctx: typer.Context, endpoint: Reference, application: Owner,
-    type: Annotated[str, typer.Option(help="Event type whose example is sent; svix.ping needs none.")] = messages.PING,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Send a test message to one endpoint and print the message id."""
-    sent = _act_on(
-        ctx, application, endpoint, lambda work, owner, whole: messages.send_example(work, owner, whole, type)
-    )
-    output.print_done({"id": sent.shown_id, "type": type}, sent.shown_id, as_json=as_json)
-
-
 @endpoints.command(
     "stats", epilog=example("boathook endpoints stats -a acme ep_01h455vb4pex5vsknk084sn02q4 --since 7d")
 )
@@ -327,6 +241,29 @@ def show_stats(
         output.print_json(counts)
     else:
         output.print_fields({name: str(number) for name, number in counts.items()})
+
+
+def _read_rotation(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    secret, is_ed25519 = values.pop("key"), values.pop("ed25519")
+    if secret is None and not is_ed25519:
+        return values
+    return values | {"key": _read_secret(cli_context(ctx).plain_settings(), secret, is_ed25519)}
+
+
+add(endpoints, operations.enable, "enable")
+add(endpoints, operations.resume, "resume")
+add(endpoints, operations.disable, "disable")
+add(endpoints, operations.reveal_secret, "secret")
+add(
+    endpoints,
+    operations.rotate_secret,
+    "rotate-secret",
+    options={"key": (SecretReference, None), "ed25519": (Ed25519, False)},
+    read=_read_rotation,
+)
+add(endpoints, operations.test, "test", view=_TESTED)
+add(endpoints, operations.resend, "resend-message")
+add(endpoints, operations.delete, "delete", subject=operations.get)
 
 
 @endpoints.command("reencrypt", epilog=example("boathook endpoints reencrypt"))
@@ -354,17 +291,6 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
         err.print(output.text(reason), soft_wrap=True)
     if unreadable:
         raise typer.Exit(1)
-
-
-@endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))
-def delete_endpoint(
-    ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False, as_json: Json = False
-) -> None:
-    """Delete an endpoint; its pending deliveries become dead letters. Delivery history is kept."""
-    found = _act(ctx, application, lambda work, owner: actions.find(work, owner, endpoint))
-    confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
-    _act(ctx, application, lambda work, owner: actions.delete(work, owner, found.shown_id))
-    _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)
 
 
 add(endpoints, recovery.recover, "recover")

@@ -43,7 +43,7 @@ _TOKENS: Final = View(
 )
 
 
-def _read_password(values: dict[str, Any]) -> dict[str, Any]:
+def _read_password(_ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with the password in place of the options that say where it comes from."""
     from_input, no_password = values.pop("from_input"), values.pop("no_password", False)
     if no_password:

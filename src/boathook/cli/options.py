@@ -57,9 +57,6 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="Ids or their beginnings; or use the filters.", show_default=False),
 ]
-Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; repeatable.", show_default=False)
-]
 InGroup = Annotated[
     str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
 ]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec import UNSET
 
 from boathook.cli.context import API_KEY_VARIABLE, SERVER_VARIABLE, RemoteOptions, UsageError, warn_once
 from boathook.config import Settings
@@ -26,7 +27,7 @@ from boathook.service.catalogue.wire import (
     VERSION_HEADER,
     own_version,
 )
-from boathook.service.fields import Field, check, fields_of
+from boathook.service.fields import Field, fields_of
 from boathook.service.id_prefixes import read_range
 from boathook.service.remote import HttpResponse, RemoteClient, read_address
 
@@ -185,9 +186,10 @@ class RemoteRunner:
 
         Raises:
             InvalidValue: a field of the input is invalid; names the field.
+            NotFound: the path would name an object that cannot exist.
             RemoteError: the server rejected the request, or did not answer as boathook does.
         """
-        check(value)
+        operation.check_input(value)
         assert operation.http is not None, "an operation without a route has no command that runs remotely"
         target, body = _request(operation, value)
         if operation.http.status == _NO_CONTENT:
@@ -311,19 +313,22 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 def _request(operation: Operation[Any, Any], value: Any) -> tuple[str, bytes]:
     """Return path and query, and the body, of the request for an operation."""
     assert operation.http is not None, "checked by the caller"
-    parts = set(PATH_FIELD.findall(operation.http.path))
-    path = PATH_FIELD.sub(lambda found: quote(str(getattr(value, found[1])), safe=""), operation.http.path)
-    rest = [field for field in operation.fields if field.name not in parts and _is_set(field, value)]
+    route, _, fixed = operation.http.path.partition("?")
+    parts = set(PATH_FIELD.findall(route))
+    path = PATH_FIELD.sub(lambda found: quote(str(getattr(value, found[1])), safe=""), route)
+    rest = [(field, getattr(value, field.name)) for field in operation.fields if field.name not in parts]
+    rest = [(field, entry) for field, entry in rest if _is_set(field, entry)]
     if operation.http.method in QUERY_METHODS:
-        pairs = [f"{field.public_name}={quote(_text(getattr(value, field.name)), safe='')}" for field in rest]
-        return f"{BASE}{path}" + (f"?{'&'.join(pairs)}" if pairs else ""), b""
-    document = msgspec.to_builtins(value)
-    body = msgspec.json.encode({field.public_name: document[field.public_name] for field in rest})
-    return f"{BASE}{path}", body if len(operation.fields) > len(parts) else b""
+        pairs = [f"{field.public_name}={quote(_text(entry), safe='')}" for field, entry in rest]
+        query = "&".join([*filter(None, [fixed]), *pairs])
+        return f"{BASE}{path}" + (f"?{query}" if query else ""), b""
+    body = {**operation.http.body, **{field.public_name: entry for field, entry in rest}}
+    return f"{BASE}{path}", msgspec.json.encode(body) if body or len(operation.fields) > len(parts) else b""
 
 
-def _is_set(field: Field, value: Any) -> bool:
-    return getattr(value, field.name) is not None
+def _is_set(field: Field, entry: Any) -> bool:
+    """Return whether a request has a value: in a change, None removes one."""
+    return entry is not UNSET and (entry is not None or field.default is UNSET)
 
 
 def _text(value: Any) -> str:

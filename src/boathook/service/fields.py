@@ -22,10 +22,10 @@ from enum import Enum, StrEnum
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, structs
+from msgspec import NODEFAULT, UNSET, UnsetType, structs
 from msgspec.structs import FieldInfo, asdict
 
 from boathook.domain import ids
@@ -34,6 +34,7 @@ from boathook.domain.errors import InvalidValue
 from boathook.domain.windows import parse_time
 
 Table = TypeVar("Table", bound=msgspec.Struct)
+Changed = TypeVar("Changed", bound="Change")
 Value = TypeVar("Value")
 _CONTROL: Final = re.compile(r"[\x00-\x08\ud800-\udfff]")
 """Characters that no text may contain; PostgreSQL stores neither NUL nor lone surrogates."""
@@ -76,6 +77,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The label in a form; by default the field's name in words."""
     option: str = ""
     """The option of the command line, such as ``--rate``; by default the field's name with dashes."""
+    short_option: str = ""
+    """Its short form, such as ``-a``."""
     argument: str = ""
     """The placeholder of a positional argument of the command line, such as ``KEY``, in place of an option."""
     metavar: str = ""
@@ -128,7 +131,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     is_nullable: bool
     is_required: bool
     default: Any
-    """None if it is required."""
+    """None if it is required; UNSET in a change."""
     rule: Rule
     item_rule: Rule
     """The rule of a list's items."""
@@ -178,6 +181,43 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def conflicts(self) -> Iterable["Problem"]:
         """Return what is wrong with the fields together, if each of them is valid."""
         return ()
+
+
+class Change(Input, frozen=True, kw_only=True):
+    """A change of some values of a resource; see `with_changes`."""
+
+    table: ClassVar[type[msgspec.Struct]]
+    """The fields that it may change."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The new values, by their names in Python; a field that does not change has none."""
+        values = ((name, getattr(self, name)) for name in self.table.__struct_fields__)
+        return {name: value for name, value in values if value is not UNSET}
+
+
+def with_changes(table: type[msgspec.Struct]) -> Callable[[type[Changed]], type[Changed]]:
+    """Give a change the fields of a table, with the same rules; each may be omitted."""
+
+    def extend(change: type[Changed]) -> type[Changed]:
+        hints = typing.get_type_hints(table, include_extras=True)
+        fields = [(info.name, _or_unset(hints[info.name]), UNSET) for info in structs.fields(table)]
+        extended = msgspec.defstruct(
+            change.__name__, fields, bases=(change,), module=change.__module__, namespace={"table": table},
+            frozen=True, kw_only=True, rename="camel",
+        )  # fmt: skip
+        extended.__doc__ = change.__doc__
+        return cast("type[Changed]", extended)
+
+    return extend
+
+
+def _or_unset(annotation: Any) -> Any:
+    """Return an annotated type whose values may be UNSET, too."""
+    type, rules, is_nullable = _unwrap(annotation)
+    # A union of the whole annotation would hash its rules, and their examples have no hash.
+    union = Union[type, UnsetType, None] if is_nullable else Union[type, UnsetType]  # noqa: UP007
+    return Annotated[(union, *rules)]
 
 
 class Problem(NamedTuple):
@@ -252,9 +292,10 @@ def _unwrap(annotation: Any) -> tuple[Any, tuple[Rule, ...], bool]:
         return type, (*rules, *(extra for extra in extras if isinstance(extra, Rule))), is_nullable
     if origin not in {Union, UnionType}:
         return annotation, (), False
-    members = [_unwrap(member) for member in get_args(annotation) if member is not NoneType]
+    members = [_unwrap(member) for member in get_args(annotation) if member not in {NoneType, UnsetType}]
     rules = members[0][1] if len(members) == 1 else ()
-    return reduce(or_, (type for type, _, _ in members)), rules, NoneType in get_args(annotation)
+    is_nullable = NoneType in get_args(annotation) or any(nullable for _, _, nullable in members)
+    return reduce(or_, (type for type, _, _ in members)), rules, is_nullable
 
 
 def _merge(rules: Iterable[Rule]) -> Rule:
@@ -328,6 +369,8 @@ def _raise(field_problems: Sequence[Problem]) -> None:
 def _problems_of(field: Field | None, name: str, value: Any) -> Iterator[Problem]:
     if field is None:
         yield Problem((name,), "there is no such field")
+    elif value is UNSET:
+        return
     elif value is None:
         if not field.is_nullable:
             yield Problem((field.public_name,), "write a value")

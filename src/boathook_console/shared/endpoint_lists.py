@@ -15,6 +15,7 @@ from boathook.domain.health import HealthState
 from boathook.domain.plurals import counted
 from boathook.domain.windows import after_message
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.operating.recipient_stats import EndpointStatus
 from boathook.service.sending import attempts, endpoints, messages
 from boathook.service.sending.applications import Application
@@ -229,7 +230,10 @@ async def resend(scope: ApplicationScope) -> Response:
     """Resend a message to one endpoint."""
     async with scope.work() as (work, application):
         message = await messages.get(work, application, scope.context.path["message"])
-        await messages.resend(work, application, message.shown_id, scope.field("endpoint"))
+        chosen = operations.Resend(
+            application=application.shown_id, message=message.shown_id, id=scope.field("endpoint")
+        )
+        await operations.resend(work, chosen)
     return scope.to(f"/messages/{message.shown_id}", "Message queued again.")
 
 

@@ -11,7 +11,9 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound, SecretUnreadable
 from boathook.domain.windows import after_message
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.catalogue import recovery
+from boathook.service.catalogue.endpoints import EndpointNamed
 from boathook.service.catalogue.recovery import Span, StartedTask
 from boathook.service.operating import recipient_stats, tasks
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
@@ -248,37 +250,37 @@ async def _list_types(scope: ApplicationScope, work: UnitOfWork) -> list[EventTy
     return await event_types.list_page(work, limit=_MAX_TYPES, flags=scope.flags)
 
 
+def named(scope: ApplicationScope, application: Application) -> dict[str, Any]:
+    """Return the application and the endpoint of a page as the inputs of operations have them."""
+    return {"application": application.shown_id, "id": scope.context.path["endpoint"]}
+
+
 @pages.post("/endpoints/{endpoint}/disable", Permission.ENDPOINT_MANAGE)
 async def disable_endpoint(scope: ApplicationScope) -> Response:
     """Disable an endpoint; its pending deliveries are kept."""
-    reference = await _set_disabled(scope, is_disabled=True)
-    return scope.to(f"/endpoints/{reference}", "Endpoint disabled. Pending deliveries are kept.")
+    async with scope.work() as (work, application):
+        disabled = await operations.disable(work, EndpointNamed(**named(scope, application)))
+    scope.context.app_context.notify_due()
+    return scope.to(f"/endpoints/{disabled.id}", "Endpoint disabled. Pending deliveries are kept.")
 
 
 @pages.post("/endpoints/{endpoint}/enable", Permission.ENDPOINT_MANAGE)
 async def enable_endpoint(scope: ApplicationScope) -> Response:
     """Enable an endpoint and reset its failure count."""
-    reference = await _set_disabled(scope, is_disabled=False)
-    return scope.to(f"/endpoints/{reference}", "Endpoint enabled and its failure count reset.")
+    backlog = Backlog.CANCEL if scope.field("backlog") == "cancel" else Backlog.SEND
+    async with scope.work() as (work, application):
+        enabled = await operations.enable(work, operations.Enabling(**named(scope, application), backlog=backlog))
+    scope.context.app_context.notify_due()
+    return scope.to(f"/endpoints/{enabled.id}", "Endpoint enabled and its failure count reset.")
 
 
 @pages.post("/endpoints/{endpoint}/resume", Permission.ENDPOINT_MANAGE)
 async def resume_endpoint(scope: ApplicationScope) -> Response:
     """End the pause of an endpoint and reset its failure count."""
     async with scope.work() as (work, application):
-        endpoint = await endpoints.resume(work, application, scope.context.path["endpoint"])
+        resumed = await operations.resume(work, EndpointNamed(**named(scope, application)))
     scope.context.app_context.notify_due()
-    return scope.to(f"/endpoints/{endpoint.shown_id}", "Endpoint resumed and its failure count reset.")
-
-
-async def _set_disabled(scope: ApplicationScope, *, is_disabled: bool) -> str:
-    backlog = Backlog.CANCEL if scope.field("backlog") == "cancel" else Backlog.SEND
-    async with scope.work() as (work, application):
-        saved = await endpoints.update(
-            work, application, scope.context.path["endpoint"], {"is_disabled": is_disabled}, backlog=backlog
-        )
-    scope.context.app_context.notify_due()
-    return saved.shown_id
+    return scope.to(f"/endpoints/{resumed.id}", "Endpoint resumed and its failure count reset.")
 
 
 @pages.post("/endpoints/{endpoint}/delete", Permission.ENDPOINT_MANAGE)
@@ -289,7 +291,7 @@ async def delete_endpoint(scope: ApplicationScope) -> Response:
         if scope.field("typed").strip() not in {endpoint.shown_id, endpoint.uid or endpoint.shown_id}:
             name = endpoint.uid or endpoint.shown_id
             return scope.to(f"/endpoints/{endpoint.shown_id}", f"Nothing was deleted: type {name} to confirm.", "bad")
-        await endpoints.delete(work, application, endpoint.shown_id)
+        await operations.delete(work, EndpointNamed(**named(scope, application)))
     return scope.to("/endpoints" if scope.is_portal else "", f"{endpoint.shown_id} is deleted.")
 
 
@@ -302,8 +304,8 @@ async def reveal_secret(scope: ApplicationScope) -> Response:
     """Show the verification secret; the access is recorded in the audit log."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        secret = await endpoint_secrets.reveal_secret(work, application, endpoint.shown_id)
-    return scope.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=secret)
+        revealed = await operations.reveal_secret(work, EndpointNamed(**named(scope, application)))
+    return scope.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=revealed.key)
 
 
 @pages.post("/endpoints/{endpoint}/headers", Permission.ENDPOINT_HEADERS_VIEW)
@@ -323,7 +325,7 @@ async def rotate_secret(scope: ApplicationScope) -> Response:
         raise InvalidValue(f"choose one of {', '.join(dict(_GRACE_PERIODS))} seconds", "grace")
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        await endpoint_secrets.rotate_secret(work, application, endpoint.shown_id, grace=timedelta(seconds=int(grace)))
+        await operations.rotate_secret(work, operations.Rotation(**named(scope, application), grace_s=int(grace)))
     along = "" if grace == "0" else f" The old secret stays valid for {dict(_GRACE_PERIODS)[grace]}."
     return scope.to(f"/endpoints/{endpoint.shown_id}", f"Secret rotated.{along}")
 
@@ -341,12 +343,10 @@ async def send_test(scope: ApplicationScope) -> Response:
     """Send the example of an event type to an endpoint, and redirect to the result."""
     type = scope.field("type") or messages.PING
     async with scope.work() as (work, application):
-        if type != messages.PING and type not in await list_type_names(scope, work):
-            raise NotFound(f"unknown event type {type}")
         endpoint = await _get(scope, work, application)
-        sent = await messages.send_example(work, application, endpoint.shown_id, type)
+        sent = await operations.test(work, operations.Example(**named(scope, application), type=type))
     scope.context.app_context.notify_due()
-    return scope.to(f"/endpoints/{endpoint.shown_id}/tests/{sent.shown_id}")
+    return scope.to(f"/endpoints/{endpoint.shown_id}/tests/{sent.id}")
 
 
 @pages.get("/endpoints/{endpoint}/tests/{message}", Permission.MESSAGE_VIEW)

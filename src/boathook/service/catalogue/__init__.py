@@ -31,6 +31,9 @@ NOUNS: Final = {
     "operator_token": "operator_tokens",
     "recovery": "recovery",
     "silence": "silences",
+    "event_type": "event_types",
+    "application": "applications",
+    "endpoint": "endpoints",
 }
 """The nouns that have operations, each with its module."""
 

@@ -12,14 +12,15 @@ and the fields of the input; there is no other way to the body.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from boathook.domain.errors import NotAllowed
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, NotAllowed, NotFound
 from boathook.service.access.authorization import Permission
 from boathook.service.fields import Field, check, fields_of
 from boathook.service.unit_of_work import UnitOfWork
@@ -46,7 +47,10 @@ class Http(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    """Below /api/v1, with fields of the input in braces; the others are in the query of a GET, else in the body."""
+    """Below /api/v1, with fields of the input in braces; the others are in the query of a GET, else in the body.
+
+    It may end with a query that is the same for all requests.
+    """
     status: int = 200
     """The status of a success."""
     id: str = ""
@@ -54,6 +58,8 @@ class Http(msgspec.Struct, frozen=True):
     is_derived: bool = True
     """Whether the route derives from the operation; else one of this method and path, which calls it, is written by
     hand in `api`, as its request or its response has a form of its own."""
+    body: Mapping[str, Any] = {}
+    """Fields of the body that are the same for all requests."""
 
 
 class Operation(Generic[In, Out]):
@@ -123,7 +129,7 @@ class Operation(Generic[In, Out]):
             BoathookError: as its body raises.
         """
         self.check_caller(work)
-        check(input)
+        self.check_input(input)
         return await self._body(work, input)
 
     async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[Out]:
@@ -141,6 +147,22 @@ class Operation(Generic[In, Out]):
 
         async for done in self.selection.drive(checked, input):
             yield done
+
+    def check_input(self, input: In) -> None:
+        """Check the fields of an input.
+
+        Raises:
+            InvalidValue: a field breaks its rule; names the field.
+            NotFound: what cannot be an id or a uid names an object in the path of a route that is written by hand.
+        """
+        try:
+            check(input)
+        except InvalidValue as error:
+            fields = {field.public_name: field for field in self.fields if field.rule.prefix}
+            field = fields.get(str(error.where[0])) if error.where else None
+            if field is None or self.http is None or self.http.is_derived or f"{{{field.name}}}" not in self.http.path:
+                raise
+            raise NotFound(f"there is no {ids.NOUNS[field.rule.prefix]} {getattr(input, field.name)}") from error
 
     def check_caller(self, work: UnitOfWork) -> None:
         """Raise NotAllowed unless the caller of a unit of work may run it."""

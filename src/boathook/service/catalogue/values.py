@@ -1,4 +1,4 @@
-"""The base classes of lists and results, and how operations read ids and name fields."""
+"""The base classes of lists and results, and how operations read ids, name fields and limit what a caller sees."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,8 @@ from uuid import UUID
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.redaction import RedactedStruct
+from boathook.service.access.authorization import Principal
+from boathook.service.caller import Caller
 from boathook.service.fields import Input, Rule, check
 
 Named = TypeVar("Named", bound=Any)
@@ -55,3 +57,10 @@ def read_iterator(prefix: str, text: str) -> UUID:
     except ValueError:
         pass
     raise InvalidValue(f"write an iterator of an earlier page, such as {prefix}_...", "iterator")
+
+
+def flags_of(caller: Caller) -> frozenset[str] | None:
+    """Return the feature flags that limit what a caller sees; None for callers who see all of an organization."""
+    if isinstance(caller, Principal) and caller.application_id is not None:
+        return caller.feature_flags
+    return None

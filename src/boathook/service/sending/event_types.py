@@ -1,4 +1,4 @@
-"""Creates, changes, lists and archives event types, and validates payloads against their schemas."""
+"""Stores and lists event types, and validates payloads against their schemas."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -14,10 +14,9 @@ from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - re
 from boathook.db.event_types import SubscribedEndpoint
 from boathook.db.route_registry import read_schemas
 from boathook.domain.endpoints import check_type
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
-from boathook.service import limits
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue
 from boathook.service.common_fields import Description, Flag
-from boathook.service.fields import Rule, check_values
+from boathook.service.fields import Rule, check_value, check_values
 from boathook.service.unit_of_work import UnitOfWork
 
 
@@ -42,6 +41,7 @@ def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:
     return validate(payload, schemas)
 
 
+EventTypeName = Annotated[str, Rule(check=check_type)]
 MAX_VERSIONS: Final = 20
 """Maximum number of schema versions of an event type."""
 
@@ -50,13 +50,20 @@ class NewEventType(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an event type to create or replace."""
 
     description: Annotated[Description, Rule(example="An invoice was paid")]
-    is_archived: Annotated[bool, Rule(name="archived")] = False
-    is_deprecated: Annotated[
-        bool, Rule(help="Mark as deprecated: still sent, no longer recommended.", description=None, name="deprecated")
+    is_archived: Annotated[
+        bool,
+        Rule(help="Archive: it accepts no new subscriptions.", description=None, name="archived", option="--archived"),
     ] = False
+    is_deprecated: Annotated[
+        bool,
+        Rule(
+            help="Mark as deprecated: still sent, no longer recommended.", description=None,
+            name="deprecated", option="--deprecated",
+        ),
+    ] = False  # fmt: skip
     schemas: Annotated[
         Mapping[str, Any] | None,
-        Rule(help="JSON Schemas, draft 7, of the payload, by version.", description=None),
+        Rule(help="JSON Schemas, draft 7, of the payload, by version.", description=None, option="--schema"),
     ] = None
     feature_flags: Annotated[
         Sequence[Flag] | None,
@@ -72,15 +79,37 @@ class NewEventType(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-async def get(work: UnitOfWork, name: str, flags: Collection[str] | None = None) -> EventType:
-    """Return an event type, archived or not; with *flags*, only if they make it visible. Raises NotFound."""
-    return _found(await event_types.find(work.connection, work.organization, name, flags), name)
+async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
+    """Create an event type; an archived one of this name is restored with the values of *new*.
+
+    Raises:
+        InvalidValue: the name or a value is invalid.
+        AlreadyExists: there is an active event type of this name.
+    """
+    row = await event_types.lock(work.connection, work.organization, name)
+    if row is not None and row.is_archived:
+        return await save(work, row, asdict(new))
+    created = None if row is not None else await insert(work, name, new)
+    if created is None:
+        raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
+    return created
 
 
-def _found(type: EventType | None, name: str) -> EventType:
-    if type is None:
-        raise NotFound(f"there is no event type {name}")
-    return type
+async def insert(work: UnitOfWork, name: str, new: NewEventType) -> EventType | None:
+    """Store a new event type; return None if another transaction has stored it meanwhile. Raises InvalidValue."""
+    check_value(EventTypeName, name, "name")
+    row = EventType(organization=work.organization, name=name, **await _read_columns(asdict(new)))
+    created = await event_types.insert(work.connection, row)
+    if created is not None:
+        await record(work.connection, work.actor, "event_type.create", name)
+    return created
+
+
+async def save(work: UnitOfWork, row: EventType, values: Mapping[str, Any]) -> EventType:
+    """Change some values of a locked event type, by their names in `NewEventType`. Raises InvalidValue."""
+    saved = await event_types.save(work.connection, replace(row, **await _read_columns(values)))
+    await record_change(work.connection, work.actor, "event_type.update", row.name, row, saved)
+    return saved
 
 
 async def list_page(
@@ -109,65 +138,6 @@ async def list_subscribed_endpoints(work: UnitOfWork, name: str, *, limit: int) 
     return await event_types.list_subscribed_endpoints(work.connection, work.organization, name, limit=limit)
 
 
-async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
-    """Create an event type; an archived one of this name is restored with the values of *new*.
-
-    Raises:
-        InvalidValue: a schema is invalid.
-        AlreadyExists: there is an active event type of this name.
-    """
-    former = await event_types.lock(work.connection, work.organization, name)
-    if former is not None and not former.is_archived:
-        raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
-    if former is not None:
-        return await _save(work, former, asdict(new))
-    created = await event_types.insert(work.connection, await _new(work, name, new))
-    if created is None:
-        raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
-    await record(work.connection, work.actor, "event_type.create", name)
-    return created
-
-
-async def put(work: UnitOfWork, name: str, new: NewEventType) -> tuple[EventType, bool]:
-    """Update an event type with these values, or create it; and whether it was created. Raises InvalidValue."""
-    former = await event_types.lock(work.connection, work.organization, name)
-    if former is None:
-        created = await event_types.insert(work.connection, await _new(work, name, new))
-        if created is not None:
-            await record(work.connection, work.actor, "event_type.create", name)
-            return created, True
-        former = await event_types.lock(work.connection, work.organization, name)
-    return await _save(work, _found(former, name), asdict(new)), False
-
-
-async def update(work: UnitOfWork, name: str, changes: Mapping[str, Any]) -> EventType:
-    """Change some values of an event type, by their names in `NewEventType`. Raises NotFound, InvalidValue."""
-    event_type = _found(await event_types.lock(work.connection, work.organization, name), name)
-    return await _save(work, event_type, dict(changes))
-
-
-async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> None:
-    """Archive an event type, so that endpoints can no longer select it, or delete it. Raises NotFound."""
-    event_type = _found(await event_types.lock(work.connection, work.organization, name), name)
-    if is_expunged:
-        await event_types.delete(work.connection, work.organization, name)
-    else:
-        await event_types.save(work.connection, replace(event_type, is_archived=True))
-    await record(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
-
-
-async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
-    with limits.field("name"):
-        check_type(name)
-    return EventType(organization=work.organization, name=name, **await _checked(asdict(new)))
-
-
-async def _save(work: UnitOfWork, event_type: EventType, columns: dict[str, Any]) -> EventType:
-    saved = await event_types.save(work.connection, replace(event_type, **await _checked(columns)))
-    await record_change(work.connection, work.actor, "event_type.update", event_type.name, event_type, saved)
-    return saved
-
-
 def check_schemas(schemas: Mapping[str, Any], *location: str) -> None:
     """Check that schemas are valid; *location* is the path that errors name. Raises InvalidValue."""
     # Importing the validator takes longer than most commands; the gateway imports it at start.
@@ -180,8 +150,10 @@ def check_schemas(schemas: Mapping[str, Any], *location: str) -> None:
             raise InvalidValue(str(error), *location, version) from None
 
 
-async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
-    check_values(NewEventType, columns)
+async def _read_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return some values of `NewEventType`, by their names, as they are stored. Raises InvalidValue."""
+    check_values(NewEventType, values)
+    columns = dict(values)
     schemas = columns.get("schemas") or {}
     if len(schemas) > MAX_VERSIONS:
         raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; remove old ones", "schemas")

@@ -1,11 +1,11 @@
-"""Imports and exports event types, also from the webhooks of an OpenAPI document (OpenAPI 3.1.0, section 4.8.1).
+"""Exports event types, and reads them from the webhooks of an OpenAPI document (OpenAPI 3.1.0, section 4.8.1).
 
 A document is untrusted input: it is parsed without aliases, without fetching anything, and within bounds.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from boathook.domain.endpoints import check_type
 from boathook.domain.errors import InvalidValue
 from boathook.domain.json_document import MAX_DEPTH, is_too_deep
 from boathook.service.sending import event_types
-from boathook.service.sending.event_types import NewEventType, check_schemas
+from boathook.service.sending.event_types import check_schemas
 from boathook.service.unit_of_work import UnitOfWork
 
 MAX_TYPES: Final = 1_000
@@ -268,12 +268,6 @@ async def export_event_types(work: UnitOfWork) -> list[EventType]:
             return exported
 
 
-async def import_event_types(work: UnitOfWork, types: Sequence[tuple[str, NewEventType]]) -> None:
-    """Create or update these event types; others are unchanged. Raises InvalidValue."""
-    for name, new in types:
-        await event_types.put(work, name, new)
-
-
 async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
     """Return the event types that an OpenAPI document defines as webhooks, parsing it in a thread.
 
@@ -281,55 +275,3 @@ async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
         InvalidValue: it is not such a document, is too large, or a schema is invalid.
     """
     return await asyncio.to_thread(read_webhooks, document)
-
-
-async def import_openapi(
-    work: UnitOfWork, webhook_types: Sequence[WebhookType], *, is_dry_run: bool = False, is_whole: bool = False
-) -> list[WebhookType]:
-    """Create or update the event types of an OpenAPI document; archived ones are restored.
-
-    Args:
-        work: the unit of work.
-        webhook_types: the result of `read_openapi`.
-        is_dry_run: change nothing.
-        is_whole: archive the event types that the document does not contain.
-
-    Returns:
-        The new and changed event types.
-
-    Raises:
-        InvalidValue: a schema is invalid.
-    """
-    types_by_name = {event_type.name: event_type for event_type in await export_event_types(work)}
-    changed = [
-        webhook_type
-        for webhook_type in webhook_types
-        if not _is_same(types_by_name.get(webhook_type.name), webhook_type)
-    ]
-    if is_dry_run:
-        return changed
-    for webhook_type in changed:
-        await event_types.put(work, webhook_type.name, _values(types_by_name.get(webhook_type.name), webhook_type))
-    if is_whole:
-        names = {webhook_type.name for webhook_type in webhook_types}
-        for name, type in types_by_name.items():
-            if name not in names and not type.is_archived:
-                await event_types.delete(work, name)
-    return changed
-
-
-def _values(event_type: EventType | None, new: WebhookType) -> NewEventType:
-    return NewEventType(
-        description=new.description,
-        is_deprecated=new.is_deprecated,
-        schemas=schemas_of(new),
-        feature_flags=None if event_type is None else event_type.feature_flags,
-        group_name=None if event_type is None else event_type.group_name,
-    )
-
-
-def _is_same(event_type: EventType | None, new: WebhookType) -> bool:
-    if event_type is None or event_type.is_archived:
-        return False
-    before = (event_type.description, event_type.is_deprecated, event_type.schemas)
-    return before == (new.description, new.is_deprecated, schemas_of(new))
