@@ -186,7 +186,7 @@ async def give_dashboard_access(call: ApplicationCall, request: Request) -> AppP
 
 
 async def _give(call: Call, request: Request, application: Application, body: AppPortalAccessIn) -> AppPortalAccessOut:
-    portal_key = await keys.create_for_portal(
+    access_key = await keys.create_for_portal(
         call.work,
         application,
         lifetime=timedelta(seconds=body.expiry or _DEFAULT_EXPIRY_S),
@@ -195,7 +195,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
         feature_flags=body.feature_flags,
     )
     base = call.work.app_context.settings.server.public_url or str(request.base_url).rstrip("/")
-    return AppPortalAccessOut(url=portal_sessions.portal_link(base, portal_key.token), token=portal_key.token)
+    return AppPortalAccessOut(url=portal_sessions.portal_link(base, access_key.token), token=access_key.token)
 
 
 @tokens.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
