@@ -193,7 +193,10 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     ),
     "operations": (
         ChosenMutant(
-            "service/catalogue/operation.py", "        self.check_caller(work)\n        check(input)\n", "", _CATALOGUE
+            "service/catalogue/operation.py",
+            "        self.check_caller(work)\n        self.check_input(input)\n",
+            "",
+            _CATALOGUE,
         ),
         ChosenMutant(
             "service/catalogue/operation.py", "self.scope is Scope.DEPLOYMENT and caller", "caller", _CATALOGUE

@@ -304,6 +304,7 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
 ``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``, ``{event}`` its event, ``{source}`` a new source with ``{secret}``
 as its second secret, and ``{new}`` the name of none.
 """
+ALLOW: Final = '\n[outbound]\nallow = ["127.0.0.0/8"]\n'
 READING: Final = {
     "alerts silences", "jobs list", "keys list", "keys show", "operators list", "operators tokens list",
     "event-types list", "event-types show", "applications list", "applications show",
@@ -317,7 +318,7 @@ ON_HOST: Final = (
 
 @pytest.fixture(scope="module")
 def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
-    process = shared_boathook(roles="gateway,worker,keeper,console")
+    process = shared_boathook(roles="gateway,worker,keeper,console", extra=ALLOW)
     until(lambda: httpx.get(f"{process.base}/api/v1/health/ping").status_code == 204)
     process.cli("applications", "create", "Acme", "--uid", "acme")
     process.cli("operators", "create", "anna", "--role", "admin", "--no-password")

@@ -17,7 +17,7 @@ from boathook.api.derived import DerivedRoute
 from boathook.api.route import ApiRoute
 from boathook.cli.commands import COMMAND_ENTRIES, _load
 from boathook.service import catalogue
-from boathook.service.access.authorization import Permission, permission_of
+from boathook.service.access.authorization import ACCESS_RULES, Permission, permission_of
 from boathook.service.catalogue.operation import Http, Operation, Scope, operation
 from boathook.service.catalogue.values import Result
 from boathook.service.catalogue.wire import PATH_FIELD
@@ -161,6 +161,15 @@ def missing(operations: Sequence[Operation[Any, Any]], interfaces: Mapping[str, 
 
 def test_each_operation_is_at_each_interface(interfaces: dict[str, Any]):
     assert missing(catalogue.load(), interfaces) == EXEMPT.keys(), "declare it there, or exempt it with the reason"
+
+
+def test_no_permission_of_an_operation_of_the_deployment_is_for_organizations():
+    """The table of permissions would say that an organization's key may run it."""
+    assert [
+        each.name
+        for each in catalogue.load()
+        if each.scope is Scope.DEPLOYMENT and ACCESS_RULES[each.permission].is_for_organization
+    ] == []
 
 
 def test_each_route_of_the_api_has_an_id_of_its_own(interfaces: dict[str, Any]):

@@ -86,7 +86,7 @@ async def test_a_failed_build_answers_503_and_is_a_problem(opened, pg_url, monke
     console, client = opened(pg_url)
     logged: list[str] = []
     monkeypatch.setattr(console_module._LOG, "error", lambda event, **_: logged.append(event), raising=False)
-    monkeypatch.setattr(AppBuilder, "pages", lambda *_: 1 / 0)
+    monkeypatch.setattr(AppBuilder, "site", lambda *_: 1 / 0)
     console.start(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
     for _ in range(2):

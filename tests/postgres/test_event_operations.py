@@ -263,12 +263,15 @@ async def test_a_job_keeps_its_caller_and_permission(store: Store, context: AppC
     async with context.work(actor="operator:anna", caller=caller) as work:
         await events.replay(work, ReplayEvents(source="stripe"))
         await events.route(work, events.RouteEvents(source="stripe"))
-    for row in await store.db.fetch("select request from boathook.task"):
+    permissions = {"event.replay-many": "event.replay", "event.route-many": "event.route"}
+    jobs = await store.db.fetch("select operation, request from boathook.task")
+    assert {row["operation"] for row in jobs} == permissions.keys()
+    for row in jobs:
         request = json.loads(row["request"])
         kept = {name: request[name] for name in ("actor", "tenant", "caller", "permission", "role")}
         assert kept == {
             "actor": "operator:anna", "tenant": None, "caller": {"operator": str(caller.id)},
-            "permission": "event.replay", "role": "operator",
+            "permission": permissions[row["operation"]], "role": "operator",
         }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from boathook.service.access.oidc import AuthorizationRequest
 from boathook.service.access.sign_in_link import LINK_PATH
 from boathook.service.caller import HOST
 from boathook.service.catalogue import operators as operator_actions
+from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.operators import OperatorNamed
 from boathook_console import login as signing_in
 from boathook_console.areas import AREAS
@@ -223,6 +224,8 @@ async def test_forged_forms_are_refused(target: AttackTarget):
 async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(ConsoleContext, "may", lambda _visit, _role: True)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
+    assert (await target.send(entry, "viewer")).status_code == 403, "the operation checks it too"
+    monkeypatch.setattr(Operation, "check_caller", lambda _operation, _work: None)
     assert (await target.send(entry, "viewer")).status_code == 303
     assert await target.database.fetchval("select role from boathook.operator where name = 'taken.over'") == "admin"
 

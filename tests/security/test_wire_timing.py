@@ -24,8 +24,9 @@ SOURCE = Path(boathook.__file__).parent
 MAX_T = 4.5
 TELLING = ("signature", "token", "digest", "mac", "expected", "given", "proof", "secret", "fingerprint", "password")
 INNOCENT = {
-    "found == secrets": "both are the owner's own: whether a told secret has changed",
+    "captured == secrets": "both are the owner's own: whether a told secret has changed",
     "candidates != secrets": "both are the owner's own: whether there are other spellings of a secret",
+    "stored_secrets != self._added.known": "both are the owner's own: whether a stored secret has changed",
     "name != self.secret_query": "the name of a query's parameter, which is no secret",
     "name in secret": "the name of a query's parameter, which is no secret",
     "name == self.signature": "the name of a scheme, such as v1",

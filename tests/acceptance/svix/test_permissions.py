@@ -48,7 +48,7 @@ class Shop:
         values = {
             "app_id": self.application.id, "application": self.application.id, "endpoint_id": self.endpoint,
             "endpoint": self.endpoint, "msg_id": self.message, "message": self.message, "attempt_id": self.attempt,
-            "attempt": self.attempt, "event_type_name": "invoice.paid", "source_name": "nothing", "name": "nothing", "kind": "csv",
+            "attempt": self.attempt, "event_type_name": "invoice.paid", "source_name": "nothing", "source": "nothing", "secret": "sec_none", "name": "nothing", "kind": "csv",
             "provider": "stripe", "field": "type", "handler": "none", "app": "none", "group": uuid.UUID(int=0).hex, "task_id": "qtask_none", "task": "qtask_none",
             "id": self.message.replace("msg_", "evt_"), "event_id": self.message,
             "delivery_id": f"{self.message.replace('msg_', 'dlv_')}_0", "rejection_id": "rej_none", "conflict_id": "cfl_none",

@@ -69,6 +69,8 @@ class Permission(StrEnum):
     """Download the events that match a search, with their payloads."""
     EVENT_LISTEN = "event.listen"
     EVENT_REPLAY = "event.replay"
+    EVENT_ROUTE = "event.route"
+    """Add deliveries of stored events to handlers, which belong to the deployment."""
     """Replay events, or route them to the current handlers."""
     EVENT_REVEAL = "event.reveal"
     """Read the values of an event's headers that may hold secrets."""
@@ -102,6 +104,8 @@ class Permission(StrEnum):
     """Add, change and remove sources that are stored in PostgreSQL, with the secrets of new ones."""
     SOURCE_SECRET_MANAGE = "source.secret.manage"  # noqa: S105 - the same
     """Add and end secrets of sources, and read handshake secrets."""
+    SOURCE_SECRET_VIEW = "source.secret.view"  # noqa: S105 - the same
+    """List the secrets of sources and where each is stored, without their values."""
     SOURCE_TEST = "source.test"
     SOURCE_VIEW = "source.view"
     TASK_VIEW = "task.view"
@@ -167,6 +171,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.EVENT_EXPORT: _OPERATOR,
         Permission.EVENT_LISTEN: _ORGANIZATION,
         Permission.EVENT_REPLAY: AccessRule(role=Role.OPERATOR),
+        Permission.EVENT_ROUTE: _OPERATOR,
         Permission.EVENT_REVEAL: _OPERATOR,
         Permission.EVENT_TYPE_MANAGE: AccessRule(role=Role.OPERATOR),
         Permission.EVENT_TYPE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
@@ -190,6 +195,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.SETTINGS_VIEW: _OPERATOR,
         Permission.SOURCE_MANAGE: AccessRule(role=Role.ADMIN),
         Permission.SOURCE_SECRET_MANAGE: _ADMIN,
+        Permission.SOURCE_SECRET_VIEW: _VIEWER,
         Permission.SOURCE_TEST: _OPERATOR,
         Permission.SOURCE_VIEW: AccessRule(role=Role.VIEWER),
         Permission.TASK_VIEW: _ORGANIZATION,

@@ -235,6 +235,7 @@ class SelectedEvents(msgspec.Struct, Generic[In, Out], frozen=True, kw_only=True
 
 def on_events(
     name: str,
+    permission: Permission,
     scope: Scope,
     http: Http,
     *,
@@ -247,6 +248,7 @@ def on_events(
 
     Args:
         name: as of every operation; so the others that are not described.
+        permission: the permission, which a job keeps.
         scope: the scope.
         http: the route.
         job: the kind of its jobs.
@@ -259,7 +261,7 @@ def on_events(
         input_type = list(step.__annotations__.values())[1]
         result = EventsRouted if is_tried else EventsReplayed
         selected: SelectedEvents[In, Any] = SelectedEvents(
-            step=step, result=result, permission=Permission.EVENT_REPLAY, job=job, is_tried=is_tried
+            step=step, result=result, permission=permission, job=job, is_tried=is_tried
         )
 
         async def body(work: UnitOfWork, input: In) -> Any:
@@ -267,7 +269,7 @@ def on_events(
 
         body.__doc__ = step.__doc__
         return Operation(
-            name, body, input=input_type, result=result, permission=Permission.EVENT_REPLAY, scope=scope, http=http,
+            name, body, input=input_type, result=result, permission=permission, scope=scope, http=http,
             tag="Event", undo=None, says=says, warns="", must_confirm=True, secret="", examples=examples,
             selection=selected,
         )  # fmt: skip
@@ -294,6 +296,7 @@ class ReplayEvents(Events, frozen=True, kw_only=True):
 
 @on_events(
     "event.replay",
+    Permission.EVENT_REPLAY,
     Scope.ORGANIZATION,
     Http("POST", "/event/bulk-replay", 202, "v1.event.bulk-replay"),
     job=TaskOperation.REPLAY_EVENTS,
@@ -327,6 +330,7 @@ class RouteEvents(Events, frozen=True, kw_only=True):
 
 @on_events(
     "event.route",
+    Permission.EVENT_ROUTE,
     Scope.DEPLOYMENT,
     Http("POST", "/event/bulk-route", 202, "v1.event.bulk-route"),
     job=TaskOperation.ROUTE_EVENTS,

@@ -129,7 +129,7 @@ class ForgottenSecret(Result, frozen=True, kw_only=True):
 
 @operation(
     "source_secret.list",
-    Permission.SOURCE_VIEW,
+    Permission.SOURCE_SECRET_VIEW,
     Scope.DEPLOYMENT,
     Http("GET", "/source/{source}/secret"),
     tag=TAG,
