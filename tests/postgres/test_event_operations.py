@@ -264,14 +264,14 @@ async def test_a_job_keeps_its_caller_and_permission(store: Store, context: AppC
         await events.replay(work, ReplayEvents(source="stripe"))
         await events.route(work, events.RouteEvents(source="stripe"))
     permissions = {"event.replay-many": "event.replay", "event.route-many": "event.route"}
-    jobs = await store.db.fetch("select operation, request from boathook.task")
-    assert {row["operation"] for row in jobs} == permissions.keys()
+    jobs = await store.db.fetch("select kind, request from boathook.task")
+    assert {row["kind"] for row in jobs} == permissions.keys()
     for row in jobs:
         request = json.loads(row["request"])
         kept = {name: request[name] for name in ("actor", "tenant", "caller", "permission", "role")}
         assert kept == {
             "actor": "operator:anna", "tenant": None, "caller": {"operator": str(caller.id)},
-            "permission": permissions[row["operation"]], "role": "operator",
+            "permission": permissions[row["kind"]], "role": "operator",
         }  # fmt: skip
 
 
