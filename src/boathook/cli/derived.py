@@ -122,7 +122,6 @@ def add(
         else:
             _print(operation, result, view, as_json=as_json)
 
-    cast("Any", command).runs_remotely = operation.http is not None
     cast("Any", command).alternatives = tuple(other for other, _ in alternatives.values())
     parameters = [_parameter(field) for field in own if field.name not in extra]
     parameters += [_fixed(option, *shown) for option, shown in extra.items() if shown is not None]
@@ -197,7 +196,6 @@ def add_selection(
         if not is_well:
             raise typer.Exit(1)
 
-    cast("Any", command).runs_remotely = operation.http is not None
     parameters = [_parameter(field) for field in operation.fields]
     parameters += [_fixed("yes", Yes, default=False), _fixed("as_json", Json, default=False)]
     parameters += [_fixed(option, annotation, default) for option, (annotation, default) in extra.items()]
@@ -357,7 +355,6 @@ def add_requests(
         if failed:
             raise typer.Exit(1)
 
-    cast("Any", command).runs_remotely = operation.http is not None
     parameters = [_parameter(field) for field in operation.fields]
     if operation.must_confirm:
         parameters.append(_fixed("yes", Yes, default=False))
@@ -485,6 +482,7 @@ def _register(
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     cast("Any", command).__signature__ = inspect.Signature(parameters)
     cast("Any", command).operation = operation
+    cast("Any", command).runs_remotely = operation.http is not None
     command.__doc__ = f"{operation.help}\n\n{operation.detail}".strip()
     group.command(name, epilog=example(*operation.examples))(command)
 
@@ -560,8 +558,8 @@ def _help(field: Field) -> str:
 
 def _input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
     fields = {field.name: field for field in operation.fields}
-    given = {name: value for name, value in values.items() if value is not None and value != []}
-    return operation.input(**{name: _value(operation.input, fields[name], value) for name, value in given.items()})
+    present = {name: value for name, value in values.items() if value is not None and value != []}
+    return operation.input(**{name: _value(operation.input, fields[name], value) for name, value in present.items()})
 
 
 def _value(table: type[msgspec.Struct], field: Field, value: Any) -> Any:
@@ -580,13 +578,9 @@ def _value(table: type[msgspec.Struct], field: Field, value: Any) -> Any:
 
 
 def _run(ctx: typer.Context, operation: Operation[Any, Any], value: Any) -> Any:
-    """Run an operation in one transaction of the configured database, or on the server of the command line."""
-
-    async def act(runner: Runner) -> Any:
-        return await runner.act(operation, await runner.complete(value))
-
+    """Do what `run_operation` does, with errors that name options."""
     with naming_options(operation):
-        return _run_with(ctx, act)
+        return run_operation(ctx, operation, value)
 
 
 class Runner(Protocol):
