@@ -12,6 +12,7 @@ import pytest
 
 import boathook_billing
 from boathook.db import connection
+from boathook.db.connection import translate_errors
 from boathook.db.database import Database, is_connection_closed
 from boathook.db.migrations import connected
 from boathook.domain.errors import DatabaseUnavailable
@@ -57,6 +58,12 @@ async def test_a_connect_timeout_is_reported():
         url = f"postgresql://u@127.0.0.1:{mute.getsockname()[1]}/x?sslmode=disable"
         with pytest.raises(DatabaseUnavailable, match=r"database\.url cannot be reached: .+"):
             await Database.open(url, purpose="test", size=1, connect_timeout_s=0.3)
+
+
+async def test_a_statement_that_gets_no_answer_is_explained(db: Database):
+    async with db.acquire() as lent:
+        with pytest.raises(DatabaseUnavailable, match=r"^PostgreSQL did not answer in time$"), translate_errors():
+            await lent.fetchval("select pg_sleep(600)", timeout=0.05)
 
 
 async def test_a_database_that_is_not_there_is_no_server_that_is_down(admin_url: str):

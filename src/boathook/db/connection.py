@@ -356,8 +356,10 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     if isinstance(error, asyncpg.ConnectionDoesNotExistError) or _CLOSED_MESSAGE.search(str(error)):
         return "the connection to PostgreSQL was lost"
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    text = str(error).strip()
+    if not text and isinstance(error, TimeoutError):
+        return "PostgreSQL did not answer in time"
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def is_connection_closed(connection: Connection) -> bool:
