@@ -671,9 +671,11 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _OIDC,
         ),
         ChosenMutant("service/access/login_rate.py", " and self._names.take(name)", "", _CONSOLE),
-        ChosenMutant("pages/security.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE),
         ChosenMutant(
-            "pages/security.py",
+            "boathook_pages/security.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE
+        ),
+        ChosenMutant(
+            "boathook_pages/security.py",
             'not in {"same-origin", "none"}',
             'not in {"same-origin", "same-site", "none"}',
             _CONSOLE,

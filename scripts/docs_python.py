@@ -13,13 +13,15 @@ from typing import Any, Final
 import msgspec
 
 import boathook
-from boathook import languages, pages, sign_in, testing, user_webhooks
+import boathook_pages
+from boathook import testing
 from boathook.django import DjangoBoathook
 from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
 from boathook.handlers.app_alerts import AppAlert
 from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.platform import Http, Operations
+from boathook_pages import languages, sign_in, user_webhooks
 
 HEAD: Final = """\
 # Python API
@@ -36,10 +38,10 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
     "boathook.fastapi": {"Webhooks": Webhooks},
     "boathook.django": {"DjangoBoathook": DjangoBoathook},
-    "boathook.pages": {name: getattr(pages, name) for name in pages.__all__},
-    "boathook.sign_in": {"SignIn": sign_in.SignIn, "User": sign_in.User},
-    "boathook.user_webhooks": {name: getattr(user_webhooks, name) for name in user_webhooks.__all__},
-    "boathook.languages": {"Languages": languages.Languages, "gettext_noop": languages.gettext_noop},
+    "boathook_pages": {name: getattr(boathook_pages, name) for name in boathook_pages.__all__},
+    "boathook_pages.sign_in": {"SignIn": sign_in.SignIn, "User": sign_in.User},
+    "boathook_pages.user_webhooks": {name: getattr(user_webhooks, name) for name in user_webhooks.__all__},
+    "boathook_pages.languages": {"Languages": languages.Languages, "gettext_noop": languages.gettext_noop},
     "What running apps are lent": {
         "hook.operations": Operations,
         "hook.http": Http,

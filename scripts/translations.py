@@ -44,10 +44,10 @@ class Domain(NamedTuple):
 
 def domains(root: Path = ROOT) -> list[Domain]:
     """Return the page kit and every app that has a folder ``locale``."""
-    package = root / "src/boathook"
+    package = root / "src/boathook_pages"
     kit = Domain(
         package / "languages/locale",
-        (package / "pages/kit", package / "pages/templates/kit", package / "sign_in", package / "user_webhooks"),
+        (package / "kit", package / "templates/kit", package / "sign_in", package / "user_webhooks"),
     )
     apps = (Domain(locale, (locale.parent,)) for locale in sorted(root.glob("packages/*/src/*/locale")))
     return [kit, *apps]

@@ -9,9 +9,9 @@ from fastapi.routing import APIRoute
 
 from boathook.api.app import ROUTERS
 from boathook.domain.model import Role
-from boathook.pages.security import csrf_token
 from boathook.service.access.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 from boathook_console.areas import AREAS
+from boathook_pages.security import csrf_token
 from boathook_portal.pages import all_pages
 
 ALONE: Final = (

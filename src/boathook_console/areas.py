@@ -2,7 +2,7 @@
 
 `routes` declares the pages of an area for signed-in operators, and `login` signs operators in. An area, such as
 `events`, reads its forms, calls an action of `boathook.service`, and shows the result; it contains no business logic.
-`boathook.pages` contains what the console shares with the portal.
+`boathook_pages` contains what the console shares with the portal.
 """
 
 from typing import Final

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from boathook.domain.errors import BoathookError, FetchFailed, InvalidState, LimitReached
 from boathook.observability.log import get_logger
-from boathook.pages.security import check_origin, read_form
 from boathook.service.access import operators
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.access.login_rate import LoginRateLimiter
@@ -25,6 +24,7 @@ from boathook.service.access.sign_in_link import LINK_PATH
 from boathook_console.routes import BASE, SIGN_IN, ConsoleContext, Routes, cookie_name
 from boathook_console.settings import console_table
 from boathook_console.shared.rendering import PageRenderer
+from boathook_pages.security import check_origin, read_form
 
 routes = Routes()
 

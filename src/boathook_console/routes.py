@@ -16,8 +16,6 @@ from starlette.routing import Route
 from boathook.config import Settings
 from boathook.config.packages import resolve
 from boathook.domain.model import Role
-from boathook.pages.notices import read_notice, write_notice
-from boathook.pages.security import csrf_token
 from boathook.service.access import operators
 from boathook.service.access.authorization import ACCESS_RULES, OperatorCaller, Permission, requires, role_may
 from boathook.service.access.operators import Operator
@@ -26,6 +24,8 @@ from boathook.service.unit_of_work import UnitOfWork
 from boathook_console.settings import PATH, console_table
 from boathook_console.shared.context import PageRegistry, PageSpec, RequestContext, read_verified_form
 from boathook_console.shared.rendering import ConsoleState, PageRenderer
+from boathook_pages.notices import read_notice, write_notice
+from boathook_pages.security import csrf_token
 
 BASE: Final = PATH
 SIGN_IN: Final = f"{BASE}/sign-in"

@@ -8,8 +8,8 @@ from urllib.parse import unquote_to_bytes
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
-from boathook.pages.static_files import StaticFile
 from boathook_console.settings import console_table
+from boathook_pages.static_files import StaticFile
 
 _MAX_LOGO_BYTES: Final = 262_144
 _DATA_SCHEME: Final = "data:"

@@ -13,8 +13,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.domain import ids
-from boathook.pages.notices import read_notice, write_notice
-from boathook.pages.security import check_origin, csrf_token, read_form
 from boathook.service.access import keys
 from boathook.service.access.authorization import Permission, Principal, principal_of, requires
 from boathook.service.access.keys import ApiKey
@@ -33,6 +31,8 @@ from boathook_console.shared.context import (
     read_verified_form,
 )
 from boathook_console.shared.rendering import PageRenderer
+from boathook_pages.notices import read_notice, write_notice
+from boathook_pages.security import check_origin, csrf_token, read_form
 
 LAYOUT: Final = "portal/base.html"
 _SESSION_COOKIE: Final = "boathook-portal"

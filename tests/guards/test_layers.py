@@ -62,7 +62,8 @@ VIOLATIONS = {
         "boathook_portal/pages.py",
         "import boathook.db.events",
     ),
-    "an interface importing another": ("layers", "user_webhooks/odd.py", "import boathook.api.app"),
+    "an interface importing another": ("pages-below", "boathook_pages/user_webhooks/odd.py", "import boathook.api.app"),
+    "texts importing pages": ("pages-layers", "boathook_pages/languages/odd.py", "import boathook_pages.kit.site"),
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import pydantic"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
@@ -79,7 +80,7 @@ VIOLATIONS = {
     "boathook importing an app": ("distributions", "cli/odd.py", "import boathook_billing.settings"),
     "the page kit reaching for the service layer": (
         "page-kit",
-        "pages/kit/odd.py",
+        "boathook_pages/kit/odd.py",
         "import boathook.service.unit_of_work",
     ),
     "the MCP library outside its package": ("mcp-library", "service/odd.py", "import mcp.server"),

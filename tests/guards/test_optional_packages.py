@@ -34,6 +34,8 @@ WORDS = {
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
     "console": re.compile(r"console", re.IGNORECASE),
+    # Pages of a list, those of packages, and the sign-in of operators are boathook's own.
+    "pages": re.compile(r"page_?kit|json_?api|user_?webhook|app_?users|gettext|languages", re.IGNORECASE),
     "portal": re.compile(r"portal", re.IGNORECASE),
 }
 """By package: what identifiers and settings of boathook itself must not contain. Prose and texts may."""
@@ -101,6 +103,8 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "import opentelemetry.sdk",
         "settings.tracing.is_on",
         "def build(traceparent): ...",
+        "from boathook.db.app_users import UserTables",
+        "texts = gettext(name)",
     ],
 )
 def test_a_planted_name_is_found(source: str):

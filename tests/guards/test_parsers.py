@@ -34,7 +34,7 @@ API: Final = "settings:outbound.max_message"
 BODY: Final = "settings:limits.max_body"
 HEAD: Final = "settings:limits.max_head"
 DEPTH: Final = "boathook.domain.json_document:MAX_DEPTH"
-FORM: Final = "boathook.pages.security:_MAX_FORM_BYTES"
+FORM: Final = "boathook_pages.security:_MAX_FORM_BYTES"
 SCHEMA: Final = "boathook.verification.json_schema:MAX_SCHEMA"
 OPENAPI: Final = "boathook.service.sending.openapi_import:"
 
@@ -60,9 +60,9 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **dict.fromkeys(("_nodes", "_group", "tree_values"), ("boathook_console.shared.endpoint_forms:MAX_LEVELS",)),
     },
     "boathook_console/event_types.py": {"json": (FORM, SCHEMA)},
-    "user_webhooks/pages.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
-    "pages/kit/api.py": {"json": ("boathook.pages.kit.api:_MAX_BODY",)},
-    "pages/security.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
+    "boathook_pages/user_webhooks/pages.py": {"form": (FORM, "boathook_pages.security:_MAX_FORM_FIELDS")},
+    "boathook_pages/kit/api.py": {"json": ("boathook_pages.kit.api:_MAX_BODY",)},
+    "boathook_pages/security.py": {"form": (FORM, "boathook_pages.security:_MAX_FORM_FIELDS")},
     "cli/remote.py": {
         "json": ("boathook.cli.remote:_MAX_ANSWER",),
         "toml": ("boathook.cli.remote:_MAX_PROFILES",),

@@ -22,13 +22,13 @@ from boathook.db.migrations import migrate
 from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
-from boathook.languages import Languages
-from boathook.pages import ApiRequest, JsonApi, PageRequest, Pages, Refusal
-from boathook.pages.kit import site
 from boathook.server.loading import bind, bound
 from boathook.service.access import passwords
 from boathook.service.access.login_rate import LoginRateLimiter
-from boathook.sign_in import SignIn, User
+from boathook_pages import ApiRequest, JsonApi, PageRequest, Pages, Refusal
+from boathook_pages.kit import site
+from boathook_pages.languages import Languages
+from boathook_pages.sign_in import SignIn, User
 
 BASE = "http://desk.example"
 SLOW_HASHER = passwords._HASHER

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-import boathook.pages
+import boathook_pages
 from boathook.api import app as api_module
 from boathook.api import build_api
 from boathook.api import route as calls
@@ -78,12 +78,12 @@ def test_each_permission_has_a_rule_and_is_used():
 
 
 def _sources() -> list[str]:
-    root = Path(boathook.pages.__file__).parents[2]
+    root = Path(boathook_pages.__file__).parents[1]
     return [file.read_text() for file in root.rglob("*.py") if file.name != "authorization.py"]
 
 
 def test_pages_ask_for_permissions_by_their_names():
-    root = Path(boathook.pages.__file__).parents[2]
+    root = Path(boathook_pages.__file__).parents[1]
     words = [
         word
         for file in root.glob("boathook*/**/templates/**/*.html")

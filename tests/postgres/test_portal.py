@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from boathook.db import api_keys
 from boathook.domain import ids
-from boathook.pages.security import csrf_token
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
 from boathook.service.caller import HOST
@@ -22,6 +21,7 @@ from boathook.service.sending import endpoints
 from boathook.service.sending.endpoints import NewEndpoint
 from boathook_console.shared import context as visits
 from boathook_console.shared.context import Page
+from boathook_pages.security import csrf_token
 from boathook_portal import pages
 from boathook_portal.pages import PortalContext, all_pages
 from tests.postgres.api_client import make_token

@@ -12,15 +12,14 @@ import httpx
 import pytest
 
 from boathook.config import load
-from boathook.db import user_webhooks
 from boathook.db.migrations import migrate
 from boathook.domain.errors import ConfigError
 from boathook.handlers.api import Boathook
-from boathook.languages import Languages
-from boathook.pages import JsonApi, Pages
 from boathook.server.loading import bound
-from boathook.sign_in import SignIn, User
-from boathook.user_webhooks import Kind, UserWebhooks, add_pages, add_routes
+from boathook_pages import JsonApi, Pages
+from boathook_pages.languages import Languages
+from boathook_pages.sign_in import SignIn, User
+from boathook_pages.user_webhooks import Kind, UserWebhooks, add_pages, add_routes, table
 
 BASE = "http://desk.example"
 URL = "https://shop.example/hooks"
@@ -167,8 +166,8 @@ async def test_anothers_webhook_is_not_there(desk: Desk):
 async def test_mutant_without_the_user_in_the_query_anothers_webhook_is_there(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
-    sql = user_webhooks.SQL["find_webhook"]
-    monkeypatch.setitem(user_webhooks.SQL, "find_webhook", sql.replace("user_id = $1", "$1 > 0"))
+    sql = table.SQL["find_webhook"]
+    monkeypatch.setitem(table.SQL, "find_webhook", sql.replace("user_id = $1", "$1 > 0"))
     _, mine = await desk.add("anna")
     _, theirs = await desk.add("berta")
     async with mine, theirs:

@@ -27,7 +27,6 @@ from boathook.db.database import Database
 from boathook.db.operators import ClientInfo
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.pages.security import csrf_token
 from boathook.server.asgi_guard import apply_forwarded_headers
 from boathook.service.access import login_rate, operators, passwords
 from boathook.service.access.authorization import ACCESS_RULES
@@ -43,6 +42,7 @@ from boathook_console.areas import AREAS
 from boathook_console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
 from boathook_console.routes import BASE, ConsoleContext, RouteSpec
 from boathook_console.shared import context
+from boathook_pages.security import csrf_token
 from boathook_portal.pages import all_pages
 from tests.permission_matrix import is_covered
 from tests.postgres.api_client import make_token

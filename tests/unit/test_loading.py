@@ -152,6 +152,9 @@ class TestInstalledApps:
     ("code", "says"),
     [
         ("import nowhere_at_all", "importing shelf_{n} fails: ModuleNotFoundError: No module named 'nowhere_at_all' ("),
+        ("from boathook.pages import Pages", "No module named 'boathook.pages' ("),
+        ("from boathook.pages import Pages", "line 1); it is boathook_pages now"),
+        ("import boathook.sign_in", "line 1); it is boathook_pages.sign_in now"),
         ("def one():\n    1 / 0\none()", "shelf_{n}.py, line 2, in one; called from "),
         ("def one():\n    1 / 0\none()", "shelf_{n}.py, line 3)"),
         ("1 / 0", "importing shelf_{n} fails: ZeroDivisionError: division by zero"),

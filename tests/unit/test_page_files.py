@@ -4,11 +4,11 @@ import hashlib
 import re
 from pathlib import Path
 
-import boathook.pages
 import boathook_console
+import boathook_pages
 import boathook_portal
 
-FOLDER = Path(boathook.pages.__file__).parent
+FOLDER = Path(boathook_pages.__file__).parent
 STATIC = FOLDER / "static"
 CONSOLE = Path(boathook_console.__file__).parent
 FOLDERS = (FOLDER, CONSOLE, Path(boathook_portal.__file__).parent)

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boathook import config, pages
+import boathook_pages
+from boathook import config
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service.access.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
 from boathook.service.shown_settings import all_settings
 from boathook_console.settings import console_table
 from boathook_portal.logo import find_logo
 
-SHEET = (Path(pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")
+SHEET = (Path(boathook_pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
 
 

@@ -319,15 +319,24 @@ def _import(key: str, module_name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}{_near(error.name)}") from None
-        fix = _extra_of(error.name or "")
-        fix = f'; pip install "boathook[{fix}]"' if fix else "; install it, or correct the import"
-        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}{fix}") from error
+        name = error.name or ""
+        if name in _MOVED:
+            fix = f"it is {_MOVED[name]} now"
+        else:
+            extra = _extra_of(name)
+            fix = f'pip install "boathook[{extra}]"' if extra else "install it, or correct the import"
+        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}; {fix}") from error
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
 
 
+_MOVED: Final = {
+    "boathook.pages": "boathook_pages",
+    **{f"boathook.{name}": f"boathook_pages.{name}" for name in ("languages", "sign_in", "user_webhooks")},
+}
+"""Where modules are now that apps import."""
 _EXTRAS: Final = {"sqlalchemy": "sqlalchemy", "greenlet": "sqlalchemy", "psycopg": "psycopg", "django": "django"}
 """The extra of boathook that installs a module, besides those of optional packages."""
 

@@ -11,12 +11,12 @@ from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from boathook.pages.security import check_csrf_token, check_origin, read_form
 from boathook.service.access.authorization import Permission
 from boathook.service.sending import applications
 from boathook.service.sending.applications import Application
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from boathook_console.shared.rendering import PageRenderer
+from boathook_pages.security import check_csrf_token, check_origin, read_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

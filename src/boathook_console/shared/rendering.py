@@ -26,11 +26,11 @@ from boathook.domain.errors import (
 )
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
-from boathook.pages.security import complete_headers, security_headers, with_headers
-from boathook.pages.static_files import KIT_FOLDER, StaticFile, StaticFiles, read_files
-from boathook.pages.templates import make_environment
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.unit_of_work import AppContext
+from boathook_pages.security import complete_headers, security_headers, with_headers
+from boathook_pages.static_files import KIT_FOLDER, StaticFile, StaticFiles, read_files
+from boathook_pages.templates import make_environment
 
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 32

@@ -11,7 +11,6 @@ import boathook_cashdesk
 from boathook.config import load
 from boathook.domain.filters import Pattern
 from boathook.domain.policy import RETRY_PRESETS
-from boathook.pages import InvalidForm
 from boathook.server.loading import settings_of
 from boathook_cashdesk.app import webhooks
 from boathook_cashdesk.drive import DriveBusy, SimulatedDrive
@@ -24,6 +23,7 @@ from boathook_cashdesk.entities import (
 from boathook_cashdesk.forms import ProductForm, ReceiptForm, read
 from boathook_cashdesk.settings import CashdeskSettings, DriveSettings
 from boathook_cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
+from boathook_pages import InvalidForm
 
 EVERYTHING = 2 ** len(Entity) - 1
 MASKS = range(EVERYTHING + 1)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from boathook.pages import InvalidForm
 from boathook_cashdesk.entities import Action, Entity
 from boathook_cashdesk.forms import ReceiptForm, read
 from boathook_cashdesk.receiver import Receiver
 from boathook_cashdesk.simulator import Change, read_change
 from boathook_cashdesk.wire import TEST_TYPE, TYPES, change_body
+from boathook_pages import InvalidForm
 from tests import reality
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.reality.producers import ADDITIONS

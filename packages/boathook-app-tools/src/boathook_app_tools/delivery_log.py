@@ -15,10 +15,10 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from boathook import Boathook, BoathookError, Transaction
-from boathook.languages import Languages, gettext_noop
-from boathook.pages import ApiRequest, Conflict, JsonApi
 from boathook_app_tools.ids import read_uuid
 from boathook_app_tools.terminal import Json, plain, print_json, print_rows, say
+from boathook_pages import ApiRequest, Conflict, JsonApi
+from boathook_pages.languages import Languages, gettext_noop
 
 MAX_LISTED: Final = 250
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from starlette.responses import FileResponse
 
 from boathook import Boathook, Transaction
-from boathook.languages import Languages
-from boathook.pages import ApiRequest, JsonApi, Missing, Refusal
 from boathook_app_tools.statements import load_statements
 from boathook_app_tools.storage import LocalFolder, Storage
+from boathook_pages import ApiRequest, JsonApi, Missing, Refusal
+from boathook_pages.languages import Languages
 
 MAX_S: Final = 3_600
 """The longest time for which a link is accepted, even if its signature is right."""

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import Boathook, Event
-from boathook.languages import Languages
 from boathook_billing.payload import SCHEMA, Notice, read_notice
 from boathook_billing.rules import Shop
 from boathook_billing.settings import YOOKASSA, BillingSettings
 from boathook_billing.tilda import read_order
+from boathook_pages.languages import Languages
 
 SOURCE: Final = "payments"
 IMPORTED: Final = "billing-import"

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from boathook.languages import LanguageSetting
+from boathook_pages.languages import LanguageSetting
 
 YOOKASSA: Final = "yookassa"
 """The provider that is stored with YooKassa's payments."""

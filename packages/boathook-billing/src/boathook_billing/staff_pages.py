@@ -8,11 +8,11 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from boathook import BoathookError
-from boathook.languages import gettext_noop
-from boathook.pages import PageRequest, Pages, Refusal
-from boathook.sign_in import SignIn, User
 from boathook_billing import operator_actions
 from boathook_billing.app import gettext, hook, languages
+from boathook_pages import PageRequest, Pages, Refusal
+from boathook_pages.languages import gettext_noop
+from boathook_pages.sign_in import SignIn, User
 
 MOUNT: Final = "/billing/staff"
 ROLE: Final = "support"

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from boathook import Transaction
-from boathook.languages import gettext_noop
-from boathook.pages import BadField, Conflict, Missing
 from boathook_cashdesk import ledger
 from boathook_cashdesk.app import User, gettext, hook, webhooks
 from boathook_cashdesk.entities import Entity, Object
@@ -21,6 +19,8 @@ from boathook_cashdesk.forms import (
     ShiftChange,
     ShiftForm,
 )
+from boathook_pages import BadField, Conflict, Missing
+from boathook_pages.languages import gettext_noop
 
 OWN = "cashdesk"
 """The application to which the app publishes work for its own handlers."""

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import Boathook
-from boathook.languages import Languages, gettext_noop
-from boathook.pages import JsonApi, Pages
-from boathook.sign_in import SignIn
-from boathook.sign_in import User as SignedInUser
-from boathook.user_webhooks import Kind, UserWebhooks, add_pages, add_routes
 from boathook_cashdesk import wire
 from boathook_cashdesk.entities import EVENT_TYPES, Entity
 from boathook_cashdesk.settings import CashdeskSettings
+from boathook_pages import JsonApi, Pages
+from boathook_pages.languages import Languages, gettext_noop
+from boathook_pages.sign_in import SignIn
+from boathook_pages.sign_in import User as SignedInUser
+from boathook_pages.user_webhooks import Kind, UserWebhooks, add_pages, add_routes
 
 MOUNT: Final = "/cabinet"
 _FOLDER: Final = Path(__file__).parent

@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from boathook import ConfigError, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook.pages import Missing
 from boathook_cashdesk import ledger
 from boathook_cashdesk.actions import FISCALISE, OWN
 from boathook_cashdesk.app import User, hook
 from boathook_cashdesk.drive import DriveBusy, Verdict, open_drive
 from boathook_cashdesk.entities import Entity, Object
 from boathook_cashdesk.settings import CashdeskSettings
+from boathook_pages import Missing
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
 RECEIPT_RETRY: Final = RetryPolicy(first_s=1.0, max_delay_s=60.0, max_attempts=10, max_age_s=3_600.0)

@@ -13,9 +13,9 @@ from pydantic import (
     model_validator,
 )
 
-from boathook.languages import gettext_noop
-from boathook.pages import BadField, read_model
 from boathook_cashdesk.app import gettext, languages
+from boathook_pages import BadField, read_model
+from boathook_pages.languages import gettext_noop
 
 _MAX_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from boathook import Transaction
-from boathook.pages import Missing
 from boathook_cashdesk import wire
 from boathook_cashdesk.app import User, gettext, hook, webhooks
 from boathook_cashdesk.entities import Action, Entity, Object, event_type
+from boathook_pages import Missing
 
 Lock = Literal["", "for key share", "for share", "for update"]
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Transaction
-from boathook.pages import InvalidForm
 from boathook_app_tools.table_import import (
     FLAG,
     ID,
@@ -27,6 +26,7 @@ from boathook_app_tools.table_import import (
 from boathook_cashdesk import users
 from boathook_cashdesk.app import User, webhooks
 from boathook_cashdesk.entities import Entity
+from boathook_pages import InvalidForm
 
 _EVERYTHING: Final = 2 ** len(Entity) - 1
 _FIND: Final = "select id, name from cashdesk.users where owner_uuid = $1 or owner_id = $2"

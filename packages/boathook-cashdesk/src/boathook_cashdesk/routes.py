@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from boathook.pages import ApiRequest
 from boathook_cashdesk import actions, catalogue, ledger
 from boathook_cashdesk.app import api, gettext, hook, pages
 from boathook_cashdesk.entities import Entity
 from boathook_cashdesk.forms import Form, read
+from boathook_pages import ApiRequest
 
 _MAX_ID: Final = 2**63 - 1
 

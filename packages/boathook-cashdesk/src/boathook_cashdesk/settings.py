@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from boathook.languages import LanguageSetting, TimeZone
 from boathook_cashdesk.wire import Format
+from boathook_pages.languages import LanguageSetting, TimeZone
 
 SIMULATED: Final = "simulated"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from boathook import Boathook
-from boathook.languages import Languages
 from boathook_fleet.settings import FleetSettings
+from boathook_pages.languages import Languages
 
 FOLDER: Final = Path(__file__).parent
 

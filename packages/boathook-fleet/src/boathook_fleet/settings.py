@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from boathook import ConfigError
-from boathook.languages import LanguageSetting
+from boathook_pages.languages import LanguageSetting
 
 SOURCES: Final = ("rentprog", "umnico")
 PATH: Final = "/api/rentprog/webhook"

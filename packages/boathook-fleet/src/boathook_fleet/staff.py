@@ -4,12 +4,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from boathook.languages import gettext_noop
-from boathook.pages import PageRequest, Pages, Refusal
-from boathook.sign_in import SignIn, User
 from boathook_fleet import timeline
 from boathook_fleet.app import FOLDER, gettext, hook, languages
 from boathook_fleet.words import Entity
+from boathook_pages import PageRequest, Pages, Refusal
+from boathook_pages.languages import gettext_noop
+from boathook_pages.sign_in import SignIn, User
 
 PATH: Final = "/fleet/staff"
 LIVE_PAGE: Final = "/api/rentprog/live/page"

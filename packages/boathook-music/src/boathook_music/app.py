@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import Boathook, ConfigError
-from boathook.languages import Languages
 from boathook_app_tools.storage import Storage
 from boathook_app_tools.storage_settings import open_storage
 from boathook_music.settings import MusicSettings
+from boathook_pages.languages import Languages
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"

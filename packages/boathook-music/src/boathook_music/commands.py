@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from boathook import BoathookError, Transaction
-from boathook.languages import gettext_noop
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
@@ -21,6 +20,7 @@ from boathook_music.kinds import Kind as FileKind
 from boathook_music.links import links
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
+from boathook_pages.languages import gettext_noop
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The id that the reseller gave the task.")]
 _SHOWN: Final = ("id", "received_at", "standing", "task_id", "stage", "result", "attempts", "code", "note")

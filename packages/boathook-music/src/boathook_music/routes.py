@@ -4,7 +4,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from boathook.pages import ApiRequest, InvalidForm, JsonApi, Missing
 from boathook_app_tools.delivery_log import Page
 from boathook_app_tools.terminal import plain
 from boathook_music import status, tracks
@@ -12,6 +11,7 @@ from boathook_music.app import gettext, hook, languages
 from boathook_music.delivery_log import log as delivery_log
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
+from boathook_pages import ApiRequest, InvalidForm, JsonApi, Missing
 
 Reply = tuple[int, Any]
 

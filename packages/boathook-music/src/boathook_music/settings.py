@@ -6,8 +6,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from boathook.languages import LanguageSetting, gettext_noop
 from boathook_app_tools.storage_settings import StorageSettings
+from boathook_pages.languages import LanguageSetting, gettext_noop
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _MIB = 1_048_576

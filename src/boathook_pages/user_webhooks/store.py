@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from boathook.db import user_webhooks
-from boathook.db.app_users import UserTables, lock
 from boathook.db.included_migrations import check_included
 from boathook.domain.errors import ApplicationNotFound, BoathookError, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction, connection_of
-from boathook.languages import Languages
-from boathook.pages.kit.errors import BadField, Conflict, LimitReached, Missing
-from boathook.pages.kit.forms import read_model
-from boathook.user_webhooks.forms import make_form
+from boathook_pages.app_users import UserTables, lock
+from boathook_pages.kit.errors import BadField, Conflict, LimitReached, Missing
+from boathook_pages.kit.forms import read_model
+from boathook_pages.languages import Languages
+from boathook_pages.user_webhooks import table
+from boathook_pages.user_webhooks.forms import make_form
 
 STATES: Final = ("pending", "leased", "succeeded", "dead", "ignored")
 """The states that can be selected; a delivery dropped after its last attempt is ``dead``."""
@@ -132,17 +132,17 @@ class UserWebhooks:
 
     async def list_all(self, tx: Transaction, user: Any) -> list[Webhook]:
         """Return the user's webhooks, oldest first."""
-        rows = await user_webhooks.list_page(connection_of(tx), self._tables, user.id)
+        rows = await table.list_page(connection_of(tx), self._tables, user.id)
         endpoints = await self._endpoints(tx, user)
         return [self._webhook(row, endpoints) for row in rows]
 
     async def list_of_all(self, tx: Transaction) -> list[dict[str, Any]]:
         """Return the webhooks of all users, each with its user's id and name, oldest first."""
-        return [dict(row) for row in await user_webhooks.list_all(connection_of(tx), self._tables)]
+        return [dict(row) for row in await table.list_all(connection_of(tx), self._tables)]
 
     async def get(self, tx: Transaction, user: Any, id: int) -> Webhook:
         """Return a webhook of the user. Raises Missing."""
-        row = await user_webhooks.find(connection_of(tx), self._tables, user.id, id)
+        row = await table.find(connection_of(tx), self._tables, user.id, id)
         if row is None:
             raise self._missing(id)
         return self._webhook(row, await self._endpoints(tx, user))
@@ -155,21 +155,19 @@ class UserWebhooks:
             BadField: requests to its URL are not allowed.
         """
         await self.lock(tx, user)
-        count = await user_webhooks.count(connection_of(tx), self._tables, user.id)
+        count = await table.count(connection_of(tx), self._tables, user.id)
         if count >= self._limit():
             text = self.languages.gettext("You have %(count)s webhooks, the maximum; delete one first.", count=count)
             raise LimitReached(text)
         mask = self._mask(form)
-        id = await user_webhooks.insert(
-            connection_of(tx), self._tables, user.id, form.url, mask, is_active=form.is_active
-        )
+        id = await table.insert(connection_of(tx), self._tables, user.id, form.url, mask, is_active=form.is_active)
         await self.put_endpoint(tx, user, id, form)
         return await self.get(tx, user, id)
 
     async def change(self, tx: Transaction, user: Any, id: int, form: Any) -> Webhook:
         """Change a webhook and its endpoint. Raises Missing, and BadField like `create`."""
         mask = self._mask(form)
-        if not await user_webhooks.update(
+        if not await table.update(
             connection_of(tx), self._tables, user.id, id, form.url, mask, is_active=form.is_active
         ):
             raise self._missing(id)
@@ -179,7 +177,7 @@ class UserWebhooks:
     async def remove(self, tx: Transaction, user: Any, id: int) -> None:
         """Delete a webhook and its endpoint; pending deliveries are not sent. Raises Missing."""
         await self.lock(tx, user)
-        if not await user_webhooks.delete(connection_of(tx), self._tables, user.id, id):
+        if not await table.delete(connection_of(tx), self._tables, user.id, id):
             raise self._missing(id)
         await self.hook.operations.delete_endpoint(tx, user.application, _uid(id))
 

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from boathook.languages import Languages, gettext_noop
-from boathook.pages.kit.errors import InvalidForm
+from boathook_pages.kit.errors import InvalidForm
+from boathook_pages.languages import Languages, gettext_noop
 
 Model = TypeVar("Model", bound=BaseModel)
 

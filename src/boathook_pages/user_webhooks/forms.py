@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from boathook.languages import gettext_noop
+from boathook_pages.languages import gettext_noop
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True)
 _CONTROL: Final = gettext_noop("it must not contain control characters")

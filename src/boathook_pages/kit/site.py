@@ -19,13 +19,13 @@ from starlette.routing import BaseRoute, Route
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction
-from boathook.languages import Languages, gettext_noop
-from boathook.languages.catalogues import LANGUAGE_NAMES
-from boathook.pages.kit.api import refuse_unknown
-from boathook.pages.kit.errors import Refusal, SignInRequired
-from boathook.pages.kit.request import PageRequest, SignedInUser
-from boathook.pages.notices import read_notice, write_notice
-from boathook.pages.security import (
+from boathook_pages.kit.api import refuse_unknown
+from boathook_pages.kit.errors import Refusal, SignInRequired
+from boathook_pages.kit.request import PageRequest, SignedInUser
+from boathook_pages.languages import Languages, gettext_noop
+from boathook_pages.languages.catalogues import LANGUAGE_NAMES
+from boathook_pages.notices import read_notice, write_notice
+from boathook_pages.security import (
     CsrfError,
     check_csrf_token,
     check_origin,
@@ -34,8 +34,8 @@ from boathook.pages.security import (
     security_headers,
     with_headers,
 )
-from boathook.pages.static_files import KIT_FOLDER, StaticFiles, read_files
-from boathook.pages.templates import make_environment
+from boathook_pages.static_files import KIT_FOLDER, StaticFiles, read_files
+from boathook_pages.templates import make_environment
 
 SIGN_IN: Final = "/sign-in"
 """The path of the page for users without a session."""
@@ -73,7 +73,7 @@ class NavItem(msgspec.Struct, frozen=True):
 
 
 class Accounts(Protocol):
-    """The users of an app's pages; `boathook.sign_in.SignIn` is one."""
+    """The users of an app's pages; `boathook_pages.sign_in.SignIn` is one."""
 
     @property
     def cookie(self) -> str:

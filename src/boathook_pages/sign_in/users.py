@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from boathook.db import app_users
-from boathook.db.app_users import UserTables
 from boathook.db.included_migrations import check_included
 from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
@@ -17,6 +15,8 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction, connection_of
 from boathook.service.access.login_rate import LoginRateLimiter
 from boathook.service.access.passwords import hash_password, is_password, rehash_if_weak
+from boathook_pages import app_users
+from boathook_pages.app_users import UserTables
 
 TABLES: Final = "sign_in"
 VERSION: Final = 1

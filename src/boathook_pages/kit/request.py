@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from boathook.handlers.transaction import Transaction
-from boathook.languages import Languages
-from boathook.pages.kit.forms import read_model
+from boathook_pages.kit.forms import read_model
+from boathook_pages.languages import Languages
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -35,7 +35,7 @@ class SignedInUser(Protocol):
 
 
 class AppPages(Protocol):
-    """What a request needs of `boathook.pages.Pages`."""
+    """What a request needs of `boathook_pages.Pages`."""
 
     languages: Languages
 

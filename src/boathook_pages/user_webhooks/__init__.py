@@ -4,8 +4,8 @@
 the users, with the record of their requests, replays, and the list of events since a time.
 """
 
-from boathook.user_webhooks.api import add_routes
-from boathook.user_webhooks.pages import add_pages
-from boathook.user_webhooks.store import Kind, UserWebhooks, Webhook
+from boathook_pages.user_webhooks.api import add_routes
+from boathook_pages.user_webhooks.pages import add_pages
+from boathook_pages.user_webhooks.store import Kind, UserWebhooks, Webhook
 
 __all__ = ["Kind", "UserWebhooks", "Webhook", "add_pages", "add_routes"]

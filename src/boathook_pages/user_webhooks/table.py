@@ -1,8 +1,8 @@
 """Stores the webhooks of an app's users, in the app's own schema; see `included_migrations`."""
 
-from boathook.db.app_users import UserTables
 from boathook.db.database import Connection, Record
 from boathook.db.statements import load
+from boathook_pages.app_users import UserTables
 
 SQL = load(__file__)
 

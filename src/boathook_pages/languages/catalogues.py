@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator
 
 from boathook.domain.errors import ConfigError
-from boathook.languages.accept_language import read_accept_language
+from boathook_pages.languages.accept_language import read_accept_language
 
 LanguageSetting = Literal["auto", "en", "ru"]
 """Type of a setting that fixes the language of an app, or leaves it to each user."""

@@ -21,11 +21,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from boathook.domain.errors import BoathookError, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction
-from boathook.languages import Languages, gettext_noop
-from boathook.pages.kit.errors import InvalidForm, Missing, Refusal
-from boathook.pages.kit.forms import read_model
-from boathook.pages.kit.request import SignedInUser
-from boathook.pages.security import security_headers, with_headers
+from boathook_pages.kit.errors import InvalidForm, Missing, Refusal
+from boathook_pages.kit.forms import read_model
+from boathook_pages.kit.request import SignedInUser
+from boathook_pages.languages import Languages, gettext_noop
+from boathook_pages.security import security_headers, with_headers
 
 Model = TypeVar("Model", bound=BaseModel)
 Reply = tuple[int, Any] | Response
@@ -39,7 +39,7 @@ _NO_TOKEN: Final = gettext_noop("Send your token: Authorization: Bearer TOKEN")
 
 
 class TokenUsers(Protocol):
-    """The users of the API; `boathook.sign_in.SignIn` is one."""
+    """The users of the API; `boathook_pages.sign_in.SignIn` is one."""
 
     async def find_by_token(self, tx: Transaction, token: str) -> SignedInUser | None:
         """Return the user with a token."""

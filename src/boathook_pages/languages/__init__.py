@@ -4,6 +4,6 @@ The texts in the code are English. The folder ``locale/<language>/LC_MESSAGES`` 
 translations as ``*.po`` files, which are read as they are. `docs/how-to/pages.md` describes how to write them.
 """
 
-from boathook.languages.catalogues import Languages, LanguageSetting, TimeZone, gettext_noop
+from boathook_pages.languages.catalogues import Languages, LanguageSetting, TimeZone, gettext_noop
 
 __all__ = ["LanguageSetting", "Languages", "TimeZone", "gettext_noop"]

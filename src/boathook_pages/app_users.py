@@ -19,7 +19,7 @@ SQL = load(__file__)
 class UserTables(msgspec.Struct, frozen=True):
     """The tables of one app's users.
 
-    Both names are identifiers: `server.loading` checks the names of apps, and `boathook.sign_in` the prefixes.
+    Both names are identifiers: `server.loading` checks the names of apps, and `boathook_pages.sign_in` the prefixes.
     """
 
     schema: str

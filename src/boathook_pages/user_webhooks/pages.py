@@ -4,12 +4,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from boathook.pages.kit.errors import Refusal
-from boathook.pages.kit.forms import read_model
-from boathook.pages.kit.request import PageRequest
-from boathook.pages.kit.site import Pages
-from boathook.user_webhooks.forms import ReplayForm
-from boathook.user_webhooks.store import UserWebhooks, Webhook
+from boathook_pages.kit.errors import Refusal
+from boathook_pages.kit.forms import read_model
+from boathook_pages.kit.request import PageRequest
+from boathook_pages.kit.site import Pages
+from boathook_pages.user_webhooks.forms import ReplayForm
+from boathook_pages.user_webhooks.store import UserWebhooks, Webhook
 
 _SHOWN: Final = 25
 """Attempts and dropped deliveries on a page."""

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
-from boathook.pages.kit.api import ApiRequest, JsonApi, Reply
-from boathook.pages.kit.errors import BadField, InvalidForm
-from boathook.pages.kit.forms import read_model
-from boathook.user_webhooks.forms import ReplayForm
-from boathook.user_webhooks.store import KEPT, STATES, UserWebhooks, Webhook
+from boathook_pages.kit.api import ApiRequest, JsonApi, Reply
+from boathook_pages.kit.errors import BadField, InvalidForm
+from boathook_pages.kit.forms import read_model
+from boathook_pages.user_webhooks.forms import ReplayForm
+from boathook_pages.user_webhooks.store import KEPT, STATES, UserWebhooks, Webhook
 
 _LATEST_COMMIT: Final = timedelta(minutes=2)
 """Events of this time may still appear before others that were already listed."""

@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, InvalidValue, LimitReached
-from boathook.languages import gettext_noop
-from boathook.pages.kit.request import PageRequest
-from boathook.pages.kit.site import SIGN_IN, Pages
-from boathook.pages.security import read_form
 from boathook.service.access.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH
-from boathook.sign_in.commands import make_commands
-from boathook.sign_in.users import AnyUser, Users
+from boathook_pages.kit.request import PageRequest
+from boathook_pages.kit.site import SIGN_IN, Pages
+from boathook_pages.languages import gettext_noop
+from boathook_pages.security import read_form
+from boathook_pages.sign_in.commands import make_commands
+from boathook_pages.sign_in.users import AnyUser, Users
 
 SIGN_OUT: Final = "/sign-out"
 ACCOUNT: Final = "/account"
@@ -26,7 +26,7 @@ _TOO_MANY: Final = gettext_noop("Too many attempts. Wait a minute, and try again
 class SignIn(Users[AnyUser]):
     """The users of an app's pages, with the pages ``/sign-in``, ``/sign-out`` and ``/account``.
 
-    The arguments are those of `boathook.sign_in.users.Users`.
+    The arguments are those of `boathook_pages.sign_in.users.Users`.
     """
 
     @property

@@ -10,7 +10,7 @@ import typer
 from boathook.handlers.transaction import Transaction
 
 if TYPE_CHECKING:
-    from boathook.sign_in.users import User, Users
+    from boathook_pages.sign_in.users import User, Users
 
 Result = TypeVar("Result")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]

@@ -1,9 +1,0 @@
-"""Users of the pages of an app: passwords, tokens, sessions and roles; the names in ``__all__`` are public API.
-
-`SignIn` is given to `boathook.pages.Pages`, and adds the pages for signing in and out and for changing the password.
-"""
-
-from boathook.sign_in.sign_in import SignIn
-from boathook.sign_in.users import User
-
-__all__ = ["SignIn", "User"]
