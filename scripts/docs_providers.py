@@ -18,8 +18,8 @@ from boathook.providers.recipe import (
 )
 from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, Selector
 from boathook.providers.schemes import Addresses, Asymmetric, ConfiguredKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
-from boathook.service.operating.scaffold import PUBLIC_URL, secret_variable, source_settings
 from boathook.testing import make_keys, signed_request
+from boathook_dev.scaffold import PUBLIC_URL, secret_variable, source_settings
 
 PROOF_COVERAGE: Final = {
     "body signed": "The signature covers the whole body; it cannot be changed without the secret.",

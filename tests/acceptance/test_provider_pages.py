@@ -9,9 +9,9 @@ import pytest
 from boathook import config
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
-from boathook.service.operating.scaffold import secret_variable
 from boathook.service.receiving.source_trial import run_source_test
 from boathook.testing import make_keys
+from boathook_dev.scaffold import secret_variable
 from tests.acceptance.conftest import BoathookProcess, free_port
 from tests.guards.documents import ROOT, blocks
 

@@ -23,8 +23,8 @@ from boathook import config, verify
 from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
-from boathook.service.operating.scaffold import secret_variable
 from boathook.testing import make_keys, sign
+from boathook_dev.scaffold import secret_variable
 from scripts.write_docs import commands as all_commands
 from tests.commands import boathook_command
 from tests.guards.documents import ROOT, Block, Misunderstood, blocks, commands, parse_command

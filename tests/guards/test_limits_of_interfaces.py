@@ -11,7 +11,14 @@ from typing import Final
 import boathook
 
 ROOT: Final = Path(boathook.__file__).parents[1]
-INTERFACES: Final = ("boathook/api", "boathook/cli", "boathook_console", "boathook_pages", "boathook_portal")
+INTERFACES: Final = (
+    "boathook/api",
+    "boathook/cli",
+    "boathook_console",
+    "boathook_dev",
+    "boathook_pages",
+    "boathook_portal",
+)
 KEYWORDS: Final = frozenset({"ge", "gt", "le", "lt", "max_length", "min_length", "max", "min"})
 CALLS: Final = frozenset({"Field", "Query", "Path", "Option", "Argument"})
 _PAGES: Final = "the size of a page or a query"
@@ -31,11 +38,9 @@ ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
     "api/time_ranges.py": (1, _PAGES),
     "cli/alerts.py": (1, _PAGES),
     "cli/apps.py": (1, _PAGES),
-    "cli/event_feed.py": (1, _RUN),
-    "cli/listen.py": (2, _RUN),
     "cli/options.py": (1, _PAGES),
     "cli/remote.py": (2, "the file of profiles, and the parts of a path"),
-    "cli/serve.py": (6, _RUN),
+    "cli/serve.py": (3, _RUN),
     "cli/sources.py": (1, _RUN),
     "cli/top.py": (1, _RUN),
     "boathook_console/alerts.py": (1, _PAGES),
@@ -44,6 +49,11 @@ ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
     "boathook_console/rejections.py": (1, _PAGES),
     "boathook_console/settings.py": (1, "a setting"),
     "boathook_console/shared/endpoint_lists.py": (1, _PAGES),
+    "boathook_dev/demo.py": (2, _RUN),
+    "boathook_dev/dev.py": (1, _RUN),
+    "boathook_dev/developer.py": (1, _RUN),
+    "boathook_dev/event_feed.py": (1, _RUN),
+    "boathook_dev/listen.py": (2, _RUN),
     "boathook_portal/logo.py": (1, "the file of a setting"),
     "boathook_pages/kit/api.py": (2, _BODY),
     "boathook_pages/security.py": (1, _BODY),

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from boathook import config
-from boathook.cli.commands import package_entries
+from boathook.cli.commands import _load, package_entries
 from boathook.config import channels, packages
 from boathook.config.packages import Package, PackageTable
 from boathook.domain.errors import ConfigError
@@ -26,6 +26,7 @@ from tests.guards.documents import ROOT
 KERNEL = ROOT / "src/boathook"
 WORDS = {
     "alert_channels": re.compile(r"smtp|(?:telegram|slack|e?mail|webhook)_?channel|send_?mail", re.IGNORECASE),
+    "dev": re.compile(r"scaffold|forwarder|\bdevelop\b|(?<![a-z])demo(?![a-z])", re.IGNORECASE),
     "mcp": re.compile(r"mcp", re.IGNORECASE),
     # A Text of rich has a cell_len: its width in columns of a terminal.
     "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
@@ -105,6 +106,7 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "def build(traceparent): ...",
         "from boathook.db.app_users import UserTables",
         "texts = gettext(name)",
+        "from boathook.server.dev import develop",
     ],
 )
 def test_a_planted_name_is_found(source: str):
@@ -213,10 +215,11 @@ def test_the_fork_server_imports_modules_of_packages_in_use(tmp_path: Path):
 
 def test_every_command_of_a_package_exists():
     entries = package_entries(None)
-    assert entries.keys() >= {"buffer", "import", "cells"}
+    assert entries.keys() >= {"buffer", "import", "cells", "demo", "dev", "init", "listen"}
     for name, entry in entries.items():
         assert callable(packages.resolve(entry.place)), name
         assert entry.line.endswith("."), name
+        assert _load(name, entry).get_short_help_str(1000) == entry.line
 
 
 def imported_by(settings: str, folder: Path) -> set[str]:

@@ -129,7 +129,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_app_tools/terminal.py": {"plain": (OURS,)},
     "cli/commands.py": {"complete_group": (OURS,)},
     "cli/apps.py": {"_hidden": (OWNER,), "_configured_table": (OWNER,)},
-    "cli/event_feed.py": {"json": (OURS,)},
+    "boathook_dev/event_feed.py": {"json": (OURS,)},
     "cli/options.py": {"json": (OWNER,)},
     "cli/sources.py": {"json": (OWNER,)},
     "cli/config.py": {"json": (OURS,)},
@@ -182,7 +182,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "http_client/oauth.py": {"json": ("boathook.http_client.oauth:_MAX_BODY",)},
     "http_client/download.py": {"json": (OURS,)},
     "server/child.py": {"json": (OURS,)},
-    "server/dev.py": {"json": ("boathook.server.dev:_MAX_LINE_BYTES",)},
+    "boathook_dev/developer.py": {"json": ("boathook_dev.developer:_MAX_LINE_BYTES",)},
     "boathook_cells/forwarding.py": {
         "json": ("boathook_cells.forwarding:_MAX_ANSWER", "boathook_cells.forwarding:_MAX_PENDING")
     },

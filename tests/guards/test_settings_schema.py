@@ -13,7 +13,7 @@ from boathook.config.sources import FIELDS
 from boathook.domain.errors import ConfigError
 from boathook.providers import RECIPES
 from boathook.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS
-from boathook.service.operating.scaffold import project_files
+from boathook_dev.scaffold import project_files
 from tests.guards.documents import ROOT, blocks
 from tests.guards.test_docs import PAGES
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from boathook.cli import main
-from boathook.cli.commands import COMMAND_ENTRIES, COMMAND_GROUPS, hoist_global_options, parse_global_options
+from boathook.cli.commands import (
+    COMMAND_ENTRIES,
+    COMMAND_GROUPS,
+    hoist_global_options,
+    package_entries,
+    parse_global_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_help_lists_each_command_once_under_its_group(capsys: pytest.CaptureFixt
         COMMAND_GROUPS
     )
     words = " ".join(text.split())
-    for name, entry in COMMAND_ENTRIES.items():
+    for name, entry in {**COMMAND_ENTRIES, **package_entries(None)}.items():
         assert words.count(f" {name} {entry.line}") == 1, name
 
 

@@ -6,13 +6,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from boathook.cli.event_feed import SeenEvents
-from boathook.cli.forwarding import SigningOptions, request_for
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
 from boathook.service.operating.event_feed import FeedEvent
 from boathook.testing import signed_request
 from boathook.verification.verifier import Request, SourceSpec, Verified, Verifier
+from boathook_dev.event_feed import SeenEvents
+from boathook_dev.forwarding import SigningOptions, request_for
 
 NOW = datetime.now(UTC)
 LOCAL = "http://localhost:3000/hook"

@@ -14,8 +14,6 @@ from msgspec.structs import asdict, replace
 
 import boathook
 from boathook.api.publish import _PlainRequest
-from boathook.cli.event_feed import GatewayAddress
-from boathook.cli.forwarding import SigningOptions
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
 from boathook.service.access.oidc import AuthorizationRequest
@@ -24,6 +22,8 @@ from boathook.service.catalogue.values import Result
 from boathook.testing.server_process import ServerProcess
 from boathook.verification.handshakes import _CompiledHandshake
 from boathook.verification.provider_keys import Keys
+from boathook_dev.event_feed import GatewayAddress
+from boathook_dev.forwarding import SigningOptions
 from boathook_svix_import.endpoints import Options, _DesiredEndpoint
 from boathook_svix_import.reader import RemoteEndpoint
 

@@ -14,7 +14,7 @@ from boathook.cli import main
 from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
 from boathook.server.loading import load_apps
-from boathook.service.operating.scaffold import ProjectKind, project_files
+from boathook_dev.scaffold import ProjectKind, project_files
 from tests.databases import libpq_environment
 from tests.guards.documents import ROOT, blocks
 from tests.support import sampled

@@ -8,10 +8,8 @@ options   options and arguments that many commands share
 events, dead_letters, rejections      stored data: events, deliveries, dead letters, rejections, conflicts
 applications, endpoints, event_types  tenants, their endpoints, and event types
 keys, operators, alerts, sources      configuration of the API, the console, alerts and sources
-init      the files of a new project
-serve     serve, dev, migrate, doctor, demo, send
+serve     serve, migrate, doctor, send
 check     the consistency check
-listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
 top       live statistics
 spool     events on disk that wait for PostgreSQL
 config    settings, Grafana dashboards

@@ -37,33 +37,6 @@ class CommandEntry(msgspec.Struct, frozen=True):
 COMMANDS_GROUP: Final = "boathook.commands"
 """The group of entry points by which optional packages declare commands: each names its `CommandEntry`."""
 
-_GETTING_STARTED: Final[Mapping[str, CommandEntry]] = {
-    "init": CommandEntry(
-        "init:init",
-        "Write the files of a new project: settings, a handler, and a test of it that passes.",
-        example("boathook init --source stripe"),
-    ),
-    "dev": CommandEntry(
-        "serve:dev",
-        "Serve while you write handlers: restarts when a file is saved, and prints one line for each attempt.",
-        example("boathook dev --port 8080"),
-    ),
-    "trigger": CommandEntry(
-        "sources:trigger",
-        "Send a running boathook signed requests of a source, as its sender would.",
-        example("boathook trigger stripe payment_intent.succeeded --set data.object.amount=500 --times 3"),
-    ),
-    "listen": CommandEntry(
-        "listen:listen",
-        "Show events as they are accepted, and forward them to a local server, signed again.",
-        example("boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"),
-    ),
-    "demo": CommandEntry(
-        "serve:demo",
-        "Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.",
-        example("boathook demo --seconds 20", "boathook demo --buffer rabbitmq"),
-    ),
-}
 _OPERATING: Final[Mapping[str, CommandEntry]] = {
     "serve": CommandEntry(
         "serve:serve",
@@ -108,6 +81,11 @@ _OPERATING: Final[Mapping[str, CommandEntry]] = {
     ),
 }
 _RECEIVING: Final[Mapping[str, CommandEntry]] = {
+    "trigger": CommandEntry(
+        "sources:trigger",
+        "Send a running boathook signed requests of a source, as its sender would.",
+        example("boathook trigger stripe payment_intent.succeeded --set data.object.amount=500 --times 3"),
+    ),
     "sources": CommandEntry("sources:sources", "Sources: where requests arrive."),
     "events": CommandEntry("events:events", "Accepted events."),
     "deliveries": CommandEntry("events:deliveries", "Deliveries: one event for one recipient."),
@@ -130,13 +108,13 @@ _SENDING: Final[Mapping[str, CommandEntry]] = {
 }
 _APPS: Final = "Apps"
 COMMAND_GROUPS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
-    "Getting started": _GETTING_STARTED,
+    "Getting started": {},
     "Receiving and handling": _RECEIVING,
     "Sending": _SENDING,
     "Operating": _OPERATING,
     _APPS: {"apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as billing.")},
 }
-"""The commands by name, under the titles of the help, in its order."""
+"""The commands by name, under the titles of the help, in its order; optional packages add theirs."""
 COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
     name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()
 }

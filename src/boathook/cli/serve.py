@@ -1,11 +1,8 @@
-"""Commands that run boathook and maintain an installation: serve, dev, migrate, doctor, demo, send."""
+"""Commands that run boathook and maintain an installation: serve, migrate, doctor, send."""
 
-import os
-import sys
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
@@ -63,43 +60,6 @@ def serve(
         server__port=port,
     )
     raise typer.Exit(server.serve(settings))
-
-
-def dev(
-    ctx: typer.Context,
-    app: Annotated[
-        str | None, typer.Option(metavar="MODULE:ATTR", help="Your handlers: module:attribute of the Boathook object.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port, overriding the one in server.bind.")
-    ] = None,
-) -> None:
-    """
-    Serve while you write handlers: restarts when a file is saved, and prints one line for each attempt.
-
-    Runs all roles on this machine. Without database.url it starts an embedded PostgreSQL. After an error in a file it
-    waits for the next save. The printed link signs you in to the console, once and from this machine only.
-    """
-    from boathook.server.dev import develop
-
-    # Each `boathook serve` reads .env itself, so that a changed one counts.
-    environment = dict(os.environ)
-    context = cli_context(ctx)
-    settings = context.plain_settings(server__app=app, server__port=port)
-    flags = ["--role", "gateway,worker,keeper,console"]
-    if data_dir := context.overrides.get("server.data_dir"):
-        flags += ["--data-dir", str(data_dir)]
-    if app is not None:
-        flags += ["--app", app]
-    if port is not None:
-        flags += ["--port", str(port)]
-    is_colored = sys.stdout.isatty() and not environment.get("NO_COLOR")
-    develop(settings, flags, environment, _print_line, is_colored=is_colored)
-
-
-def _print_line(line: str) -> None:
-    # Not rich's console: the lines are coloured already, and wrapping would cut URLs.
-    print(line, flush=True)
 
 
 def migrate(
@@ -222,37 +182,6 @@ def _print_findings(findings: "list[Finding]", *, as_json: bool) -> None:
         out.print(line + output.text(finding.found), soft_wrap=True)
         if finding.fix:
             out.print(Text(f"{'':{width + 7}}→ {finding.fix}", style="dim"), soft_wrap=True)
-
-
-def demo(
-    ctx: typer.Context,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Stop after this many seconds.")] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Address to serve; the next free port is used if it is taken.")
-    ] = 8080,
-    buffer: Annotated[
-        Literal["auto", "disk", "rabbitmq"],
-        typer.Option(
-            help="auto also runs RabbitMQ and Redis where they are installed, disk neither. With rabbitmq, which must"
-            " be installed, PostgreSQL is stopped for a while in the middle."
-        ),
-    ] = "auto",
-) -> None:
-    """
-    Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.
-
-    Its folder is `.boathook-demo`, or that of --data-dir, and is emptied at the start. Exits with 0 only if the
-    consistency check passes at the end.
-    """
-    try:
-        run_demo = import_module("boathook_demo").run_demo
-    except ModuleNotFoundError as error:
-        if error.name != "boathook_demo":
-            raise
-        raise ConfigError("the demo is a package of its own: pip install boathook-demo") from None
-
-    data_dir = Path(str(cli_context(ctx).overrides.get("server.data_dir", ".boathook-demo")))
-    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out, buffer=buffer))
 
 
 def send(

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.context import UsageError, cli_context, err, out, run
-from boathook.cli.event_feed import GatewayAddress, from_database, from_gateway
-from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
 from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_address, read_pairs
 from boathook.config import Settings
 from boathook.domain.plurals import counted
 from boathook.service.operating.event_feed import FeedEvent, FeedFilter
 from boathook.service.remote import RemoteClient
+from boathook_dev.event_feed import GatewayAddress, from_database, from_gateway
+from boathook_dev.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
 
 _WIDEST: Final = 28
 _FIRST_LINE: Final = 200

@@ -36,7 +36,7 @@ def init(
     by that of the sender. Then run the command that is printed, such as `boathook dev`.
     """
     # Imported only here, as it imports all provider recipes.
-    from boathook.service.operating.scaffold import NEXT_COMMANDS, ProjectKind, project_files
+    from boathook_dev.scaffold import NEXT_COMMANDS, ProjectKind, project_files
 
     if fastapi + django + plain > 1:
         raise UsageError("choose one of --fastapi, --django and --plain")
