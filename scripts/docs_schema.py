@@ -21,15 +21,12 @@ _ORIGIN: Final = "^https?://[^/*]+$"
 PROVIDER_NAMES: Final = sorted({name for recipe in RECIPES for name in (recipe.name, *recipe.aliases)})
 
 
-def schema(
-    sections: Mapping[str, Mapping[str, str]], source_keys: Mapping[str, str], mount_keys: Mapping[str, str]
-) -> str:
+def schema(sections: Mapping[str, Mapping[str, str]], tables_of_names: Mapping[str, Mapping[str, str]]) -> str:
     """Return the JSON Schema as a document.
 
     Args:
         sections: what each key of each table does.
-        source_keys: what each key of `[sources.NAME]` does.
-        mount_keys: what each key of `[mounts."/PATH"]` does.
+        tables_of_names: what each key does of a table that a name ends, such as `[sources.NAME]`, by its class.
     """
     found = _clean(Settings.model_json_schema(ref_template="#/definitions/{model}"))
     definitions, tables = found["$defs"], found["properties"]
@@ -46,9 +43,10 @@ def schema(
         definitions[_model_of(tables[name])]["properties"][choice]["enum"] = [own, offered.name]
     for name, keys in values.items():
         _describe(definitions[_model_of(tables[name])], sections[name], keys)
-    _describe_source(definitions["SourceSettings"], source_keys)
-    for key, field in definitions["MountSettings"]["properties"].items():
-        field["description"] = mount_keys[key]
+    for name, texts in tables_of_names.items():
+        for key, field in definitions[name]["properties"].items():
+            field["description"] = texts[key]
+    _complete_source(definitions["SourceSettings"], tables_of_names["SourceSettings"])
     definitions["MountSettings"]["properties"]["origins"]["items"]["pattern"] = _ORIGIN
     document = {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -116,11 +114,11 @@ def _describe(table: dict[str, Any], texts: Mapping[str, str], values: Mapping[s
         field.update(description=texts[key], default=values[key])
 
 
-def _describe_source(table: dict[str, Any], texts: Mapping[str, str]) -> None:
+def _complete_source(table: dict[str, Any], texts: Mapping[str, str]) -> None:
+    """Add what the types of a source's keys do not say: its providers, its schema, and the key for one secret."""
     table.pop("required")
     fields = table["properties"]
-    fields["provider"] = {"type": "string", "enum": PROVIDER_NAMES}
-    fields["schema"] = {"anyOf": [{"type": "object"}, {"type": "string", "minLength": 1}]}
-    for key, field in fields.items():
-        field.update(description=texts[key])
+    schema = {"anyOf": [{"type": "object"}, {"type": "string", "minLength": 1}]}
+    for key, type in (("provider", {"type": "string", "enum": PROVIDER_NAMES}), ("schema", schema)):
+        fields[key] = {**type, "description": texts[key]}
     fields["secret"] = {**fields["secrets"]["items"], "description": "One secret; `secrets` takes several."}

@@ -5,6 +5,7 @@ table of metrics, the recipes, the invariants of the store, the API's own descri
 names and of a source's settings, and the measured cost of an event. `make docs` runs this; a test compares the pages.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import yaml
 from boathook.cli import app
 from boathook.cli.app_commands import with_package_commands
 from boathook.config import SCHEMA_URL, SourceSettings
-from boathook.config.notifications import default_rules
+from boathook.config.notifications import RuleSettings, Selection, default_rules
 from boathook.config.packages import alert_rules_of, defaults_file, own_packages, resolve
 from boathook.config.tables import MountSettings
 from boathook.config.types import Table
@@ -41,6 +42,7 @@ SENDING = ROOT / "docs/how-to/sending.md"
 POLICY = ROOT / "src/boathook/domain/policy.py"
 ALERTS = ROOT / "src/boathook/observability/alerts.yml"
 ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
+NOTIFICATIONS = ROOT / "src/boathook/config/notifications.py"
 SUBJECTS = {
     "dead_letter_causes": "cause",
     "dead_letters": "recipient",
@@ -199,7 +201,8 @@ def toml_schema() -> str:
     """Return the JSON Schema of boathook.toml."""
     tables = setting_entries()
     texts = {table: {key: entry.text for entry in entries for key in entry.keys} for table, entries in tables.items()}
-    return docs_schema.schema(texts, keys_of(SourceSettings), keys_of(MountSettings))
+    own_texts = {table.__name__: keys_of(table) for table in (SourceSettings, MountSettings, RuleSettings, Selection)}
+    return docs_schema.schema(texts, own_texts)
 
 
 def _codes(words: Any) -> str:
@@ -590,12 +593,14 @@ def _operation(each: Operation[Any, Any], command: str | None) -> str:
 
 
 def alerts(written: str) -> str:
-    """Return the page on alerts: what is *written* by hand of it, with the tables of both kinds of rules."""
+    """Return the page on alerts: what is *written* by hand of it, with the keys of a rule and both kinds of rules."""
     rules = default_rules()
     for package in own_packages():
         rules |= alert_rules_of(package)
     groups = yaml.safe_load(prometheus_rules(own_packages()))["groups"]
     written = _fill_table(written, ALERT_RULES, [_alert_rule(name, keys) for name, keys in rules.items()])
+    keys = [_rule_key(key, text) for key, text in keys_of(RuleSettings).items()]
+    written = _fill_table(written, NOTIFICATIONS, keys, ("key", "default", "meaning"))
     return _fill_table(written, ALERTS, [_alert(rule) for group in groups for rule in group["rules"]])
 
 
@@ -623,6 +628,12 @@ def _fill_table(written: str, origin: Path, rows: list[str], columns: Sequence[s
     head, _, rest = written.partition(start)
     table = f"\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n{''.join(rows)}\n<!-- end -->"
     return f"{head}{start}{table}{rest.partition('<!-- end -->')[2]}"
+
+
+def _rule_key(key: str, text: str) -> str:
+    default = RuleSettings.model_fields[key].get_default(call_default_factory=True)
+    shown = "" if default in (None, "", (), {}) else f"`{json.dumps(default)}`"
+    return f"| `{key}` | {shown} | {_cell(text)} |\n"
 
 
 def _alert_rule(name: str, keys: dict[str, Any]) -> str:

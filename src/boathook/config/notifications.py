@@ -83,54 +83,65 @@ class Selection(Table):
     """Selects series of a metric by their labels."""
 
     metric: MetricName
+    """The metric to read."""
     labels: Labels = Field(default_factory=dict)
+    """Label values that its series must have; by default any."""
 
 
 class RuleSettings(Table):
     """An alert rule: a value computed from a metric, compared with a threshold."""
 
     enabled: bool = True
+    """Whether the rule is evaluated."""
     severity: Severity = "warning"
+    """`"warning"` or `"critical"`, which quiet hours do not hold back."""
     summary: str = ""
-    """The meaning in one sentence. ``{subject}`` is replaced by the subject's name; ``{value}``, ``{threshold}`` and
-    ``{period}`` by the figures."""
+    """The meaning in one sentence; `{subject}` stands for the subject's name, `{value}`, `{threshold}` and `{period}`
+    for the figures."""
     advice: str = ""
     """How to fix the cause."""
     page: Annotated[str, AfterValidator(_page)] = ""
-    """Path of the console page with details. Failed deliveries, rejections, conflicts, events, handlers and failing
-    endpoints open at the subject."""
+    """Path of the console page with details; lists of failed deliveries, rejections, conflicts, events, handlers and
+    failing endpoints open at the subject."""
     metric: MetricName = ""
+    """The metric to evaluate."""
     labels: Labels = Field(default_factory=dict)
+    """Label values that its series must have: `{ outcome = ["retry", "dead"] }`; by default any."""
     by: tuple[str, ...] = ()
-    """Labels that distinguish subjects, each with its own alert; every metric has the label ``host``."""
+    """Labels whose values each get an alert of their own; every metric also has the label `host`. By default one
+    alert."""
     rows: Rows = ""
-    """Rows to count in the database instead of a metric: open dead letters by recipient, or by cause those that died
-    within `over_s`; endpoints that boathook has disabled, or whose circuit breaker is open; or of the events accepted
-    within `over_s`, by source, those of one signed body or the unhandled ones. Of an alert that an app declares: how
-    often it was fired, no more than `over_s` apart, or what its check returns."""
+    """Rows to count in PostgreSQL instead of a metric: `"dead_letters"` by recipient, `"dead_letter_causes"` of those
+    that died within `over_s`, `"disabled_endpoints"`, `"paused_endpoints"`, and of the events accepted within `over_s`,
+    by source, those of one signed body (`"repeated_body"`) or without a handler (`"unhandled"`). Of an alert of
+    an app: how often it was fired, no more than `over_s` apart (`"fired"`), or what its check returns (`"checked"`)."""
     measure: Measure = "value"
+    """Of a gauge `"value"`; of a counter `"increase"`, or `"share"` of itself and `against`; of a histogram `"p50"`,
+    `"p95"` or `"p99"`."""
     against: tuple[Selection, ...] = ()
-    """For a share: the metrics to compare with; the share is metric / (metric + these)."""
+    """What a share is compared with, as a list of `{ metric, labels }`: it is metric / (metric + these)."""
     unless: tuple[Selection, ...] = ()
-    """Counters that must not have increased within `over_s`."""
+    """Counters, as in `against`, that must not have increased within `over_s`."""
     above: float | None = None
+    """The threshold that the value exceeds; either this or `below`."""
     below: float | None = None
+    """The threshold that the value falls below; either this or `above`."""
     clear: float | None = None
-    """Threshold at which a firing alert recovers; None for the same threshold."""
+    """Threshold at which a firing alert recovers; by default the same."""
     times: NotNegative = 0
-    """For an increase: minimum factor over the previous day's value for the same duration; 0 for no minimum."""
+    """An increase must also be this many times that of the previous day for the same duration; 0 for no minimum."""
     at_least: NotNegative = 0
-    """For shares and percentiles: minimum number of observations."""
+    """Minimum number of observations of shares and percentiles."""
     over_s: Positive = 300.0
-    """The window in seconds of increases, shares and percentiles."""
+    """Window in seconds of increases, shares and percentiles."""
     for_s: NotNegative = 0
     """Seconds that the condition must hold before the alert fires."""
     clear_s: NotNegative = 60.0
     """Seconds that the condition must be false before the alert recovers."""
     channels: tuple[str, ...] | None = None
-    """Channels to notify; None for all. With an empty list, the alert is shown only in the console."""
+    """Names of the channels to notify; by default all. With `[]`, the alert is shown only in the console."""
     repeat_interval_s: NotNegative | None = None
-    """Seconds between reminders while the alert fires; None for `notifications.repeat_interval_s`, 0 for never."""
+    """Seconds between reminders while the alert fires, 0 for none; by default `notifications.repeat_interval_s`."""
 
     def figures(self, value: float) -> dict[str, str]:
         """Return the texts of the figures in the summary."""
