@@ -9,7 +9,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.model import State
 from boathook.service.access.authorization import Permission
-from boathook.service.common_fields import Pace
+from boathook.service.common_fields import Note, Pace
 from boathook.service.fields import Input, Rule
 from boathook.service.operating import bulk_jobs, dead_letters, listings, operations
 from boathook.service.operating.dead_letters import DeadLetterGroup
@@ -214,7 +214,7 @@ class Replay(Input, frozen=True, kw_only=True):
 
     preview: Annotated[str, Rule(help="The preview of preview_replay (prv_...).", max_length=64)]
     rate: Annotated[Pace | None, Rule(help="Maximum deliveries per second; default: no limit.")] = None
-    note: inputs.Note = ""
+    note: Note = ""
 
 
 @tool(Permission.DEAD_LETTER_DECIDE, of_application=Permission.MESSAGE_RESEND, needs_writes=True, is_read_only=False)

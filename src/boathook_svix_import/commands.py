@@ -13,6 +13,7 @@ from boathook.cli.context import UsageError, actor, cli_context, err, open_app_c
 from boathook.cli.options import Json, read_json
 from boathook.cli.output import Progress
 from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.service.limits import MAX_SECRET_GRACE
 
 if TYPE_CHECKING:
     from boathook.config import Settings
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 importing = typer.Typer(no_args_is_help=True, help="Import the configuration of another system.")
 
-_MAX_GRACE_S: Final = 604_800
+_MAX_GRACE_S: Final = int(MAX_SECRET_GRACE.total_seconds())
 
 
 @importing.callback()

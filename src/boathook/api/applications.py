@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Query, Request, Response
 from pydantic import Field
@@ -13,8 +13,9 @@ from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission, Principal, requires
 from boathook.service.catalogue import applications as operations
 from boathook.service.common_fields import SessionName
+from boathook.service.limits import MAX_PORTAL_LIFETIME, ExpiryDelay, PortalLifetime
 from boathook.service.schemas.derived import check_of, form_of
-from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, null_as
+from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, StrictInt, Text, Timestamp, null_as
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 from boathook.service.sending import applications
 from boathook.service.sending.applications import Application
@@ -22,7 +23,6 @@ from boathook.service.sending.applications import Application
 routes = router("Application")
 tokens = router("Authentication")
 Session = Annotated[str, check_of(SessionName), form_of(SessionName)]
-_DEFAULT_EXPIRY_S: Final = 604_800
 
 
 class ApplicationOut(Output):
@@ -129,7 +129,7 @@ class AppPortalAccessIn(Input):
     )
     application: ApplicationIn | None = Field(default=None, description="Created if it does not exist.")
     capabilities: list[Capability] | None = Field(default=None, description="Capabilities; null allows everything.")
-    expiry: Annotated[int, Field(strict=True, ge=3_600, le=604_800)] | None = Field(
+    expiry: Annotated[StrictInt, check_of(PortalLifetime), form_of(PortalLifetime)] | None = Field(
         default=None, description="Seconds until the token expires; by default 604800."
     )
     read_only: StrictBool | None = Field(default=None, json_schema_extra=DEPRECATED)
@@ -150,7 +150,7 @@ class AppPortalAccessOut(Output):
 class ExpireAllIn(Input):
     """The tokens to revoke, and the time of revocation."""
 
-    expiry: Annotated[int, Field(strict=True, ge=0, le=259_200)] | None = Field(
+    expiry: Annotated[StrictInt, check_of(ExpiryDelay), form_of(ExpiryDelay)] | None = Field(
         default=None, description="Seconds until they expire; by default immediately."
     )
     session_ids: Annotated[list[Session], Field(max_length=1_000)] | None = Field(
@@ -189,7 +189,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
     access_key = await keys.create_for_portal(
         call.work,
         application,
-        lifetime=timedelta(seconds=body.expiry or _DEFAULT_EXPIRY_S),
+        lifetime=MAX_PORTAL_LIFETIME if body.expiry is None else timedelta(seconds=body.expiry),
         session_id=body.session_id,
         capabilities=body.granted(),
         feature_flags=body.feature_flags,

@@ -15,7 +15,9 @@ from boathook.api.route import ApplicationCall, body_of, router
 from boathook.domain.health import HealthState
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.catalogue import endpoints as operations
+from boathook.service.limits import SecretGrace
 from boathook.service.operating import recipient_stats
+from boathook.service.schemas.derived import check_of, form_of
 from boathook.service.schemas.endpoints import (
     EndpointBasicsOut,
     EndpointIn,
@@ -185,7 +187,7 @@ class EndpointSecretRotateIn(Input):
     """The new secret."""
 
     key: Text | None = Field(default=None, description="null generates one.")
-    grace_period_seconds: Annotated[int, Field(strict=True, ge=0, le=604_800)] | None = Field(
+    grace_period_seconds: Annotated[StrictInt, check_of(SecretGrace), form_of(SecretGrace)] | None = Field(
         default=None, description="Seconds that the old secret stays valid; default 86400."
     )
 
@@ -295,11 +297,14 @@ async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: E
     await endpoint_secrets.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)
 
 
+_ExampleIndex = Annotated[int, form_of(operations.ExampleIndex)]
+
+
 class EventExampleIn(Input):
     """The test message to send."""
 
     event_type: TypeName = Field(examples=["svix.ping"])
-    example_index: Annotated[StrictInt, Field(ge=0), null_as(0, Annotated[int, Field(ge=0)] | None)] = Field(
+    example_index: Annotated[StrictInt, check_of(operations.ExampleIndex), null_as(0, _ExampleIndex | None)] = Field(
         default=0, description="Index of the example in the event type's schema."
     )
     payload: dict[str, Any] | None = Field(default=None, description="Sent instead of an example.")

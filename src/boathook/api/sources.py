@@ -17,17 +17,10 @@ from boathook.service.catalogue import sources as actions
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
 from boathook.service.receiving import sources
 from boathook.service.receiving.sources import SourceView, base_url_of
-from boathook.service.schemas.fields import Input, Output, Text, Timestamp
+from boathook.service.schemas.derived import with_fields
+from boathook.service.schemas.fields import Input, Output, Timestamp
 
 routes = router("Source")
-
-_SETTINGS: Any = Field(
-    default_factory=dict,
-    description="Keys of `[sources.NAME]` in boathook.toml, without `provider` and secrets. References such as"
-    " `env:NAME` and paths of files are refused.",
-    examples=[{"paths": ["/webhooks/shop"], "rate": 50}],
-)
-_PROVIDER: Any = Field(description="Provider name; see `boathook sources providers`.", examples=["stripe"])
 
 
 def _own_call(call: AnyCall) -> Call:
@@ -41,30 +34,19 @@ SourceCall = Annotated[Call, Depends(_own_call)]
 SourceRef = Annotated[str, Path(description="The source's name.", examples=["shop"])]
 
 
+@with_fields(actions.SourceReplacement, ("provider", "settings"), takes_null=False)
 class SourceUpdate(Input):
     """The new settings of a stored source; keys that are omitted return to their defaults."""
 
-    provider: Text = _PROVIDER
-    settings: dict[str, Any] = _SETTINGS
 
-
+@with_fields(actions.SourceChange, ("settings",))
 class SourcePatch(Input):
     """Keys to change; null removes a key."""
 
-    settings: dict[str, Any] = Field(
-        description="Keys of `[sources.NAME]` in boathook.toml, `provider` included.",
-        examples=[{"rate": 50, "paths": None}],
-    )
 
-
+@with_fields(actions.NewSource, types={"generate_secret": bool}, takes_null=False)
 class SourceIn(SourceUpdate):
     """A source to store."""
-
-    name: Text = Field(description="Unique; requests arrive at `/in/NAME`.", examples=["shop"])
-    secret: Text | None = Field(
-        default=None, description="The secret that the sender signs with, or its public key.", examples=["whsec_..."]
-    )
-    generate_secret: bool = Field(default=False, description="Generate the secret, and return it once.")
 
 
 class SourceOut(Output):
@@ -138,15 +120,8 @@ async def list_sources(call: SourceCall, page: SourcePage) -> ListOf[SourceOut]:
 @requires(Permission.SOURCE_MANAGE)
 async def create_source(call: SourceCall, body: SourceIn) -> CreatedSourceOut:
     """Store a source; every gateway serves it within seconds, without a restart."""
-    new = actions.NewSource(
-        name=body.name,
-        provider=body.provider,
-        settings=body.settings,
-        secret=body.secret,
-        generate_secret=body.generate_secret,
-    )
-    added = await actions.create(call.work, new)
-    return CreatedSourceOut(**await _read(call, body.name), secret=added.secret)
+    added = await actions.create(call.work, actions.NewSource(**dict(body)))
+    return CreatedSourceOut(**await _read(call, added.name), secret=added.secret)
 
 
 @routes.get("/source/{source_name}", operation_id="v1.source.get", summary="Get a source")
@@ -160,8 +135,7 @@ async def get_source(call: SourceCall, source_name: SourceRef) -> SourceOut:
 @requires(Permission.SOURCE_MANAGE)
 async def put_source(call: SourceCall, source_name: SourceRef, body: SourceUpdate) -> SourceOut:
     """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
-    replacement = actions.SourceReplacement(source_name=source_name, provider=body.provider, settings=body.settings)
-    await actions.replace(call.work, replacement)
+    await actions.replace(call.work, actions.SourceReplacement(source_name=source_name, **dict(body)))
     return SourceOut(**await _read(call, source_name))
 
 
@@ -169,7 +143,7 @@ async def put_source(call: SourceCall, source_name: SourceRef, body: SourceUpdat
 @requires(Permission.SOURCE_MANAGE)
 async def patch_source(call: SourceCall, source_name: SourceRef, body: SourcePatch) -> SourceOut:
     """Change the given keys of a stored source."""
-    await actions.change(call.work, actions.SourceChange(source_name=source_name, settings=body.settings))
+    await actions.change(call.work, actions.SourceChange(source_name=source_name, **dict(body)))
     return SourceOut(**await _read(call, source_name))
 
 

@@ -6,14 +6,14 @@ The limits of the fields of resources are in their tables, see `boathook.service
 import contextlib
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec.structs import replace
 
 from boathook.db.delivery_commands import AuditContext
 from boathook.domain.errors import InvalidValue
 from boathook.service.common_fields import Note, Pace
-from boathook.service.fields import check_value
+from boathook.service.fields import Rule, check_value
 
 MIN_PORTAL_LIFETIME: Final = timedelta(hours=1)
 MAX_PORTAL_LIFETIME: Final = timedelta(days=7)
@@ -27,6 +27,15 @@ MAX_SOURCE_SECRET_GRACE: Final = timedelta(days=30)
 """For which an added secret of a source that expires stays valid."""
 MAX_SECRET_GRACE: Final = timedelta(days=7)
 """For which the old secret of an endpoint stays valid."""
+
+
+def _seconds(low: timedelta, high: timedelta) -> Rule:
+    return Rule(unit="seconds", minimum=int(low.total_seconds()), maximum=int(high.total_seconds()))
+
+
+PortalLifetime = Annotated[int, _seconds(MIN_PORTAL_LIFETIME, MAX_PORTAL_LIFETIME)]
+ExpiryDelay = Annotated[int, _seconds(timedelta(0), MAX_EXPIRY_DELAY)]
+SecretGrace = Annotated[int, _seconds(timedelta(0), MAX_SECRET_GRACE)]
 
 
 @contextlib.contextmanager

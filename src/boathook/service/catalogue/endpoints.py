@@ -18,7 +18,7 @@ from boathook.service.catalogue.applications import owned
 from boathook.service.catalogue.operation import Body, Http, In, Operation, Out, Scope, operation
 from boathook.service.catalogue.values import Result, flags_of
 from boathook.service.fields import Input, Rule
-from boathook.service.limits import MAX_SECRET_GRACE
+from boathook.service.limits import SecretGrace
 from boathook.service.sending import endpoint_secrets, endpoints, messages
 from boathook.service.sending.endpoint_secrets import DEFAULT_GRACE
 from boathook.service.sending.endpoints import Backlog
@@ -27,6 +27,9 @@ from boathook.service.unit_of_work import UnitOfWork
 
 TAG: Final = "Endpoint"
 _ONE: Final = "/app/{application}/endpoint/{id}"
+
+
+ExampleIndex = Annotated[int, Rule(help="Index of the example in the event type's schema.", minimum=0)]
 
 
 class Endpoint(Result, frozen=True, kw_only=True):
@@ -86,12 +89,9 @@ class Rotation(EndpointNamed, frozen=True, kw_only=True):
         str | None, Rule(help="The new secret; by default one is generated.", option="--secret", is_secret=True)
     ] = None  # fmt: skip
     grace_s: Annotated[
-        int,
-        Rule(
-            help="Seconds that the old secret stays valid.", name="gracePeriodSeconds", option="--grace",
-            unit="seconds", minimum=0, maximum=int(MAX_SECRET_GRACE.total_seconds()),
-        ),
-    ] = int(DEFAULT_GRACE.total_seconds())  # fmt: skip
+        SecretGrace,
+        Rule(help="Seconds that the old secret stays valid.", name="gracePeriodSeconds", option="--grace"),
+    ] = int(DEFAULT_GRACE.total_seconds())
 
 
 class Example(EndpointNamed, frozen=True, kw_only=True):
@@ -100,9 +100,7 @@ class Example(EndpointNamed, frozen=True, kw_only=True):
     type: Annotated[
         str, Rule(help="Event type whose example is sent; svix.ping needs none.", name="eventType", check=check_type)
     ] = messages.PING  # fmt: skip
-    index: Annotated[
-        int, Rule(help="Index of the example in the event type's schema.", name="exampleIndex", minimum=0)
-    ] = 0  # fmt: skip
+    index: Annotated[ExampleIndex, Rule(name="exampleIndex")] = 0
 
 
 class Resend(Input, frozen=True, kw_only=True):

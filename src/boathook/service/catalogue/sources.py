@@ -36,7 +36,8 @@ class NewSource(Input, RedactedStruct, frozen=True, kw_only=True):
     provider: Provider
     settings: Settings = msgspec.field(default_factory=dict)
     secret: Annotated[
-        str | None, Rule(help="The secret that the sender signs with, or its public key.", is_secret=True)
+        str | None,
+        Rule(help="The secret that the sender signs with, or its public key.", is_secret=True, example="whsec_..."),
     ] = None
     generate_secret: Annotated[bool, Rule(help="Generate the secret, and return it once.")] = False
 
@@ -47,7 +48,14 @@ class SourceChange(Input, RedactedStruct, frozen=True, kw_only=True):
     hidden_fields: ClassVar[frozenset[str]] = frozenset({"settings"})
 
     source_name: Name
-    settings: Annotated[Settings, Rule(help="Keys to change, `provider` included; null removes a key.")]
+    settings: Annotated[
+        Settings,
+        Rule(
+            help="Keys to change, `provider` included; null removes a key.",
+            description="Keys of `[sources.NAME]` in boathook.toml, `provider` included.",
+            example={"rate": 50, "paths": None},
+        ),
+    ]
 
 
 class SourceReplacement(Input, RedactedStruct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ def with_fields(
     is_partial: bool = False,
     documented: Collection[str] = (),
     types: Mapping[str, Any] | None = None,
+    takes_null: bool = True,
 ) -> Callable[[type[Model]], type[Model]]:
     """Give a model the fields of a table, before its own, with the same limits.
 
@@ -37,6 +38,7 @@ def with_fields(
         is_partial: whether each field may be omitted, so that the model is a change.
         documented: the fields of a change that have their description and example; other models have all.
         types: the types of fields in the document that are not those of the table, by name.
+        takes_null: whether null is the default of a field that has another one, as clients of Svix write it.
     """
 
     def extend(model: type[Model]) -> type[Model]:
@@ -47,6 +49,7 @@ def with_fields(
                 (types or {}).get(field.name),
                 is_partial=is_partial,
                 is_documented=not is_partial or field.name in documented,
+                takes_null=takes_null,
             )
             for field in fields_of(table)
             if field.name not in own and (not names or field.name in names)
@@ -71,12 +74,9 @@ def form_of(annotation: Any) -> Any:
     return ModelField(json_schema_extra=keywords_of(field_of(annotation).rule))
 
 
-def _checked(field: Field, type: Any | None = None) -> Any:
-    inner: Any = type or _type_of(field)
-    return Annotated[inner, AfterValidator(_checker(field)), ModelField(json_schema_extra=keywords_of(field.rule))]
-
-
-def _model_field(field: Field, type: Any | None, *, is_partial: bool, is_documented: bool) -> FieldInfo:
+def _model_field(
+    field: Field, type: Any | None, *, is_partial: bool, is_documented: bool, takes_null: bool
+) -> FieldInfo:
     inner: Any = type or _type_of(field)
     checked: Any = Annotated[
         inner, AfterValidator(_checker(field)), ModelField(json_schema_extra=keywords_of(field.rule))
@@ -84,7 +84,7 @@ def _model_field(field: Field, type: Any | None, *, is_partial: bool, is_documen
     annotation = checked
     if field.is_nullable:
         annotation = checked | None
-    elif not field.is_required and (field.kind is Kind.PAIRS or not is_partial):
+    elif takes_null and not field.is_required and (field.kind is Kind.PAIRS or not is_partial):
         documented = checked if field.kind in {Kind.INTEGER, Kind.NUMBER} else inner
         annotation = Annotated[checked, null_as(field.default, documented | None)]
     options = _options(field, is_partial=is_partial) | (_document(field) if is_documented else {})
@@ -119,8 +119,9 @@ def _options(field: Field, *, is_partial: bool) -> dict[str, Any]:
         return {**options, "default_factory": lambda: None}
     if field.is_required:
         return options
-    default = {"default_factory": lambda: field.default} if field.kind is Kind.PAIRS else {"default": field.default}
-    return {**options, **default}
+    if isinstance(field.default, Mapping):
+        return {**options, "default_factory": lambda: field.default}
+    return {**options, "default": field.default}
 
 
 def _document(field: Field) -> dict[str, Any]:
