@@ -7,10 +7,10 @@ from starlette.responses import Response
 from boathook.domain.alerts import show_number
 from boathook.domain.errors import InvalidValue
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import alerts as operations
 from boathook.service.catalogue import silences
 from boathook.service.catalogue.values import name_object
 from boathook.service.operating import alerts as actions
-from boathook.service.operating.alerts import SendFailed, Sent
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.shared import query_params
 
@@ -95,12 +95,10 @@ async def test_channel(context: ConsoleContext) -> Response:
     """Send a test message to a channel."""
     name = context.path["name"]
     async with context.work() as work:
-        await actions.note_test(work, name)
-    match await actions.test_channel(context.app_context.settings, name, context.actor):
-        case Sent():
-            return context.to(_LIST, f"{name} accepted the test message.")
-        case SendFailed(error):
-            return context.to(_LIST, f"{name} rejected the test message: {error}", "bad")
+        tested = await operations.test(work, operations.ChannelNamed(channel=name))
+    if tested.sent:
+        return context.to(_LIST, f"{name} accepted the test message.")
+    return context.to(_LIST, f"{name} rejected the test message: {tested.error}", "bad")
 
 
 def _alert_formatter(context: ConsoleContext) -> Any:

@@ -52,6 +52,7 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
         ["--end", NO_SILENCE],
         ["--end", "nonsense"],
     ),
+    "alerts test": (["nobody"], []),
     "alerts silences": (*LISTS, ["--ended"], ["--after", NO_SILENCE]),
     "applications expunge": (
         ["acme", "order-17", "--yes"],

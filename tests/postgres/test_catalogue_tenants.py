@@ -26,7 +26,7 @@ from boathook.db.queries import listings
 from boathook.db.route_registry import register
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError, NotFound
+from boathook.domain.errors import BoathookError, NotAllowed, NotFound
 from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
@@ -40,9 +40,12 @@ from boathook.service.catalogue import (
     event_types,
     events,
     keys,
+    operator_tokens,
+    operators,
     recovery,
     rejections,
     selection,
+    silences,
     source_secrets,
     sources,
 )
@@ -57,6 +60,7 @@ from boathook.service.sending import applications as application_service
 from boathook.service.sending import endpoints as endpoint_service
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.unit_of_work import AppContext, new_id
+from tests.alert_harness import settings_of, webhook
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import KEY, make_context, make_token
 from tests.postgres.test_integrity import Store
@@ -111,6 +115,22 @@ class World:
     """Those of the default organization, which all sources belong to."""
     secret: str
     """One of the secrets of the source ``shop``."""
+    silence: str
+    """A silence in force; with the operators ``olga`` and ``ben``, what the deployment has that no organization has."""
+    token: str
+    """A token of the operator ``olga``."""
+
+    async def deployment(self) -> list[Any]:
+        """Return all that the operations of the deployment might change of silences, operators and their tokens."""
+        rows = await self.store.db.fetch(
+            "select 'silence', id::text, ended_at::text, rule, null from boathook.alert_silence"
+            " union all select 'operator', name, disabled_at::text, role::text, password_hash"
+            " from boathook.operator"
+            " union all select 'token', id::text, revoked_at::text, name, null from boathook.operator_token"
+            " union all select 'test', id::text, subject, null, null from boathook.audit where action = 'alert.test'"
+            " order by 1, 2"
+        )
+        return [tuple(row) for row in rows]
 
     def work(self, application: UUID | None = None) -> Any:
         """Open a unit of work of the first organization, whose key, or that of an application, may do everything."""
@@ -263,14 +283,24 @@ async def add_rejection(store: Store, number: int) -> str:
 async def world(db: Database, tmp_path: Path) -> World:
     own_settings = {"server__data_dir": str(tmp_path), "outbound__encryption_keys": [KEY]}
     stripe = {"stripe": {"provider": "stripe", "secrets": ["right"]}}
+    # Nothing listens there, and the guard of outgoing requests refuses it before anybody is asked.
+    channels = {"ops": webhook("http://10.0.0.1/")}
     store, context = Store(db), make_context(db, sources=stripe, **own_settings)
+    notifications = settings_of(channels=channels).notifications
+    context.settings = context.settings.model_copy(update={"notifications": notifications})
+    context.live_settings._configured = context.settings
     own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
     [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
     rejections = [await add_rejection(store, number) for number in range(3)]
     async with context.work(caller=HOST) as work:
         await sources.create(work, sources.NewSource(name="shop", provider="github", generate_secret=True))
         secret = await source_secrets.create(work, source_secrets.NewSecret(source="shop"))
-    return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]), rejections, secret.id)
+        silence = await silences.create(work, silences.NewSilence(rule="shared", note="for all"))
+        for name in ("olga", "ben"):
+            await operators.create(work, operators.NewOperator(name=name, role=Role.ADMIN))
+        token = await operator_tokens.create(work, operator_tokens.NewToken(operator="olga", name="ci"))
+    own_group = ids.show(ids.DEAD_GROUP, group[0])
+    return World(store, context, own, other, own_group, rejections, secret.id, silence.id, token.id)
 
 
 Ways = Callable[[World], Iterator[dict[str, Any]]]
@@ -393,20 +423,21 @@ WAYS: dict[str, Ways] = {
     ),
     "operator.create": lambda _world: iter([{"name": "stranger"}]),
     "operator.list": lambda _world: iter([{}]),
-    "operator.password": lambda _world: iter([{"name": "nobody", "password": "a password of a stranger"}]),
-    "operator.role": lambda _world: iter([{"name": "nobody", "role": Role.ADMIN}]),
-    "operator.disable": lambda _world: iter([{"name": "nobody"}]),
-    "operator.enable": lambda _world: iter([{"name": "nobody"}]),
-    "operator.delete": lambda _world: iter([{"name": "nobody"}]),
-    "operator_token.create": lambda _world: iter([{"operator": "nobody", "name": "stranger"}]),
-    "operator_token.list": lambda _world: iter([{}]),
-    "operator_token.revoke": lambda _world: iter([{"id": ids.show(ids.OPERATOR_TOKEN, new_id())}]),
+    "operator.password": lambda _world: iter([{"name": "ben", "password": "a password of a stranger"}]),
+    "operator.role": lambda _world: iter([{"name": "ben", "role": Role.VIEWER}]),
+    "operator.disable": lambda _world: iter([{"name": "ben"}]),
+    "operator.enable": lambda _world: iter([{"name": "ben"}]),
+    "operator.delete": lambda _world: iter([{"name": "ben"}]),
+    "operator_token.create": lambda _world: iter([{"operator": "olga", "name": "stranger"}]),
+    "operator_token.list": lambda _world: iter([{}, {"operator": "olga"}]),
+    "operator_token.revoke": lambda world: iter([{"id": world.token}]),
     "recovery.recover": ways_of_endpoints,
     "recovery.replay_missing": ways_of_endpoints,
     "recovery.resend": ways_of_endpoints,
     "silence.create": lambda _world: iter([{}]),
     "silence.list": lambda _world: iter([{"ended": True}]),
-    "silence.end": lambda _world: iter([]),
+    "silence.end": lambda world: iter([{"id": world.silence}]),
+    "alert.test": lambda _world: iter([{"channel": "ops"}]),
     "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
     "key.list": lambda _world: iter([{}, {"organization": OTHER}]),
     "key.get": lambda world: iter([{"id": world.other.key}]),
@@ -510,6 +541,47 @@ async def test_no_operation_reaches_another_organization(
     """Those of the deployment are asked as if they were of an organization: their SQL is limited as well."""
     monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
     assert await leaks(world, operation) == []
+
+
+OF_NO_ORGANIZATION = catalogue.load("silence", "alert", "operator", "operator_token")
+"""Operations on what no organization has: the scope alone keeps keys of organizations from them."""
+
+
+async def reach(world: World, operation: Operation[Any, Any], caller: Any) -> list[Any]:
+    """Return what an operation answers, or raises, when a caller runs it in each way."""
+    outcomes = []
+    note = {"note": "a test"} if "note" in operation.input.__struct_fields__ else {}
+    for way in ways_of(operation, world):
+        try:
+            async with world.context.work(OWN, "test", caller) as work:
+                outcomes.append(await operation(work, operation.input(**way, **note)))
+        except BoathookError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+@pytest.mark.parametrize("operation", OF_NO_ORGANIZATION, ids=lambda operation: operation.name)
+async def test_a_key_of_an_organization_runs_nothing_of_the_deployment_and_the_mutant_does(
+    world: World, operation: Operation[Any, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Each input reaches the body, as the mutant without the scope shows by what it changes or tells."""
+    caller = Generous(key_id=UUID(int=0), organization=OWN)
+    if operation.name == "operator.enable":
+        await world.store.db.execute("update boathook.operator set disabled_at = now() where name = 'ben'")
+    before = await world.deployment()
+    outcomes = await reach(world, operation, caller)
+    assert {type(outcome) for outcome in outcomes} == {NotAllowed}
+    assert await world.deployment() == before
+    monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
+    outcomes = await reach(world, operation, caller)
+    if operation.name == "operator_token.create":  # whose body refuses every key and token itself
+        assert "no key and no token creates operator tokens" in str(outcomes[0])
+        outcomes = await reach(world, operation, OperatorCaller(Role.ADMIN))
+    assert {type(outcome) for outcome in outcomes} == {operation.result}
+    if operation.is_read:
+        assert all(outcome.data for outcome in outcomes)
+    else:
+        assert await world.deployment() != before
 
 
 @pytest.mark.parametrize("name", ["dead_letter.replay", "dead_letter.ignore", "dead_letter.purge"])

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from boathook.alerts.channel import Sent
 from boathook.alerts.dispatcher import build_entry
 from boathook.config.notifications import default_rules
 from boathook.db import alerts as kept
@@ -18,7 +17,8 @@ from boathook.domain.alerts import AlertMessage, AlertMessageKind, AlertState
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.service.caller import HOST
-from boathook.service.catalogue import silences
+from boathook.service.catalogue import alerts, silences
+from boathook.service.catalogue.alerts import ChannelNamed, ChannelTested
 from boathook.service.catalogue.silences import NewSilence, SilenceFilter, SilenceNamed
 from boathook.service.operating import alerts as actions
 from boathook.service.unit_of_work import AppContext, new_id
@@ -123,17 +123,29 @@ async def test_a_silence_that_no_rule_matches_says_so(db):
     assert note.startswith("no rule matches 'hey', so this silences nothing; the rules are ")
 
 
-async def test_a_test_alert_arrives_marked_as_a_test(receiver):
-    settings = settings_of(channels={"ops": webhook(receiver.url)})
-    assert await actions.test_channel(settings, "ops", "anna") == Sent()
+async def test_a_test_alert_arrives_marked_as_a_test_and_is_audited(db, receiver):
+    context = context_of(db, settings_of(channels={"ops": webhook(receiver.url)}))
+    async with context.work(actor="console:anna", caller=HOST) as work:
+        assert await alerts.test(work, ChannelNamed(channel="ops")) == ChannelTested(channel="ops", sent=True)
+    assert await db.fetchval("select actor || action || subject from boathook.audit") == "console:annaalert.testops"
     assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("test", "test")]
     assert json.loads(receiver.requests[0].body)["type"] == "alerts.test"
 
 
 async def test_a_test_of_a_channel_that_is_not_there_is_refused(db):
-    async with context_of(db, settings_of()).work() as work:
+    async with context_of(db, settings_of()).work(caller=HOST) as work:
         with pytest.raises(NotFound):
-            await actions.note_test(work, "nobody")
+            await alerts.test(work, ChannelNamed(channel="nobody"))
+
+
+async def test_a_test_that_fails_is_audited_and_says_why(db):
+    refused = webhook("http://127.0.0.1:9/")
+    context = context_of(db, settings_of(channels={"ops": refused}))
+    async with context.work(caller=HOST) as work:
+        tested = await alerts.test(work, ChannelNamed(channel="ops"))
+    assert not tested.sent
+    assert tested.error
+    assert await db.fetchval("select count(*) from boathook.audit where action = 'alert.test'") == 1
 
 
 async def test_every_link_of_every_rule_answers(db):

@@ -7,16 +7,17 @@ import typer
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import actor, cli_context, run, run_in_transaction
-from boathook.cli.derived import add
+from boathook.cli.context import cli_context, run_in_transaction
+from boathook.cli.derived import add, run_operation, runs
 from boathook.cli.options import Json
 from boathook.cli.output import STATE, Column, View
 from boathook.config.packages import own_packages
 from boathook.domain.alerts import show_number
 from boathook.observability import prometheus_rules
+from boathook.service.catalogue import alerts as operations
 from boathook.service.catalogue import silences
 from boathook.service.operating import alerts as actions
-from boathook.service.operating.alerts import Alert, SendFailed
+from boathook.service.operating.alerts import Alert
 from boathook.service.unit_of_work import UnitOfWork
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts: list, silence and test them.")
@@ -64,17 +65,15 @@ add(alerts, silences.create, "silence", alternatives={"end": (silences.end, _End
 add(alerts, silences.list_silences, "silences")
 
 
-@alerts.command("test", epilog=example("boathook alerts test ops"))
+@alerts.command("test", epilog=example(*operations.test.examples))
+@runs(operations.test)
 def try_channel(
     ctx: typer.Context, channel: Annotated[str, typer.Argument(help="Channel name.")], as_json: Json = False
 ) -> None:
     """Send a test message to a channel. Exits with 1 if it fails."""
-    run_in_transaction(ctx, lambda work: actions.note_test(work, channel))
-    outcome = run(actions.test_channel(cli_context(ctx).settings(), channel, actor()))
-    error = outcome.error if isinstance(outcome, SendFailed) else None
-    message = f"{channel}: test message accepted" if error is None else f"{channel}: {error}"
-    output.print_done({"channel": channel, "sent": error is None, "error": error}, message, as_json=as_json)
-    if error is not None:
+    tested = run_operation(ctx, operations.test, operations.ChannelNamed(channel=channel))
+    output.print_done(tested, f"{channel}: {tested.error or 'test message accepted'}", as_json=as_json)
+    if not tested.sent:
         raise typer.Exit(1)
 
 

@@ -257,6 +257,7 @@ NO_CLIENT_CALLS: Final = {
     "POST /api/v1/operator/{name}/delete": "see above",
     "GET /api/v1/operator-token": "see above",
     "POST /api/v1/operator-token/{id}/revoke": "see above",
+    "POST /api/v1/alert-channel/{channel}/test": "see above",
     "GET /api/v1/silence": "see above",
     "POST /api/v1/silence": "see above",
     "POST /api/v1/silence/{id}/end": "see above",

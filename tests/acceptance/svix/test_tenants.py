@@ -111,6 +111,7 @@ DEPLOYMENT = frozenset({
     "POST /operator/{name}/delete",
     "GET /operator-token",
     "POST /operator-token/{id}/revoke",
+    "POST /alert-channel/{channel}/test",
     "GET /silence",
     "POST /silence",
     "POST /silence/{id}/end",
@@ -325,6 +326,7 @@ class TenantObjects:
             "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
             "name": ("anna", "anna"),  # an operator, whom no tenant has
+            "channel": ("ops", "ops"),  # of alerts, which no tenant has
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
             "source": ("stripe", "stripe"),
             "secret": ("ssec_01h455vb4pex5vsknk084sn02q4",) * 2,

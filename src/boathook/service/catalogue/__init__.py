@@ -31,6 +31,7 @@ NOUNS: Final = {
     "operator_token": "operator_tokens",
     "recovery": "recovery",
     "silence": "silences",
+    "alert": "alerts",
     "event_type": "event_types",
     "application": "applications",
     "endpoint": "endpoints",

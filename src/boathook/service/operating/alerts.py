@@ -1,27 +1,19 @@
-"""Use cases of alerts: list them, and test the channels; silences are in the catalogue of operations."""
+"""Reads alerts, their rules and channels; what is done to them is in the catalogue of operations."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
-from boathook.alerts.channel import SendFailed as SendFailed  # noqa: PLC0414 - re-exported
-from boathook.alerts.channel import Sent as Sent  # noqa: PLC0414 - re-exported
-from boathook.alerts.notifier import Notifier
 from boathook.config.channels import ChannelTable
 from boathook.config.notifications import RuleSettings
 from boathook.config.tables import Settings
 from boathook.db import alerts as kept
 from boathook.db.alerts import Alert as Alert  # noqa: PLC0414 - re-exported
 from boathook.db.alerts import ChannelState, StoredSilence
-from boathook.db.audit import record
 from boathook.db.database import Connection
-from boathook.domain import ids
-from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill_summary, show_number
-from boathook.domain.errors import NotFound
-from boathook.service.unit_of_work import UnitOfWork, new_id
+from boathook.domain.alerts import AlertState, fill_summary, show_number
 
 _JUST_ENDED: Final = timedelta(days=1)
 
@@ -114,38 +106,6 @@ async def list_firing(connection: Connection) -> list[Alert]:
 
 
 read_history = kept.list_ended
-
-
-async def note_test(work: UnitOfWork, channel: str) -> None:
-    """Record a test of a channel in the audit. Raises NotFound for an unknown channel."""
-    if channel not in work.app_context.settings.notifications.channels:
-        raise NotFound(f"unknown channel {channel!r}; add it under notifications.channels in boathook.toml")
-    await record(work.connection, work.actor, "alert.test", channel)
-
-
-async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | SendFailed:
-    """Send a test message to a channel immediately."""
-    now = datetime.now(UTC)
-    entry = AlertEntry(
-        id=ids.show(ids.ALERT, new_id()),
-        kind=AlertMessageKind.TEST,
-        rule="test",
-        subject="",
-        severity="warning",
-        summary=f"{actor} tests whether messages arrive at {channel}; this is a test",
-        advice="",
-        page="/console/alerts",
-        value=0.0,
-        worst=0.0,
-        fired_at=now,
-    )
-    notifier = Notifier(settings)
-    try:
-        return await notifier.send(
-            channel, AlertMessage(f"ntc_{secrets.token_hex(16)}", now, [entry], settings.server.public_url)
-        )
-    finally:
-        notifier.close()
 
 
 def alert_view(alert: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any]:
