@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from boathook.config.types import (
     BaseUrl,
+    Count,
     Days,
     Encodings,
     HeaderName,
@@ -19,7 +20,6 @@ from boathook.config.types import (
     Networks,
     NotNegative,
     Positive,
-    PositiveInt,
     RetrySchedule,
     Secret,
     SourcePath,
@@ -65,14 +65,12 @@ class SourceSettings(Table):
     """Networks that requests may come from, such as `["203.0.113.0/24"]`, in addition to the verification."""
     tolerance_s: Annotated[Positive | None, Shown("Clock tolerance", "Maximum age of a signature in seconds.")] = None
     """Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."""
-    max_body: Annotated[PositiveInt | None, Shown("Largest body", "Maximum bytes of a request's body.")] = None
+    max_body: Annotated[Count | None, Shown("Largest body", "Maximum bytes of a request's body.")] = None
     """Maximum request body in bytes; by default `limits.max_body`, or more if the sender documents it."""
     rate: Annotated[NotNegative | None, Shown("Rate", "Maximum requests per second.")] = None
     """Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a 429.
     Absent or 0: no limit."""
-    burst: Annotated[PositiveInt | None, Shown("Burst", "Maximum requests at once; by default those of a second.")] = (
-        None
-    )
+    burst: Annotated[Count | None, Shown("Burst", "Maximum requests at once; by default those of a second.")] = None
     """Requests that may come at once before `rate` applies."""
     dedup_fields: Annotated[tuple[str, ...], Shown("Dedup fields", "JSON paths that identify an event together.")] = ()
     """JSON paths whose values together identify the event, for senders without event ids."""

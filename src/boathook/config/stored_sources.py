@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from boathook.config.faults import describe_error
 from boathook.config.loader import SOURCE_NAME, suggest_source_key
 from boathook.config.sources import FIELDS, SourceSettings
+from boathook.config.types import MAX_STORED_NUMBER
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import MAX_DEPTH
 
 MAX_NAME_LENGTH: Final = 100
 MAX_SETTINGS_BYTES: Final = 131_072
 """Maximum size of the settings of one source as JSON."""
-_MAX_NUMBER: Final = 10**12
 _REFERENCES: Final = ("env:", "file:")
 _SECRET_KEYS: Final = frozenset({"secret", "secrets"})
 
@@ -89,8 +89,8 @@ def _check_parts(name: str, values: Mapping[str, Any]) -> None:
                 " write the value itself"
             )
         # NaN is not below the limit either.
-        if isinstance(part, int | float) and not abs(part) <= _MAX_NUMBER:
-            raise ConfigError(f"sources.{name}.{key}: write a number of at most {_MAX_NUMBER:,}")
+        if isinstance(part, int | float) and not abs(part) <= MAX_STORED_NUMBER:
+            raise ConfigError(f"sources.{name}.{key}: must be at most {MAX_STORED_NUMBER} (it is {part!r})")
 
 
 def _parts(value: object, key: str = "", depth: int = 0) -> Iterator[tuple[str, str | int | float | None]]:

@@ -18,6 +18,8 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
 _MAX_NUMBER = 1_000_000_000
+MAX_STORED_NUMBER: Final = 10**12
+"""Largest number in the settings of a stored source."""
 Positive = Annotated[float, Field(gt=0, le=_MAX_NUMBER)]
 NotNegative = Annotated[float, Field(ge=0, le=_MAX_NUMBER)]
 # At most a century, so that no time that is computed with them is outside of the calendar.
@@ -26,6 +28,8 @@ DaysOrZero = Annotated[float, Field(ge=0, le=36_500)]
 Hours = Annotated[float, Field(gt=0, le=876_000)]
 HoursOrZero = Annotated[float, Field(ge=0, le=876_000)]
 PositiveInt = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MAX_STORED_NUMBER)]
+"""A positive number of a source, which may be stored."""
 Encodings = tuple[Literal["gzip", "deflate"], ...]
 
 
@@ -261,6 +265,6 @@ Status = Annotated[int, AfterValidator(check_status)]
 
 
 class Table(BaseModel):
-    """One table of settings: immutable, rejects unknown keys."""
+    """One table of settings: immutable, rejects unknown keys, and numbers that are not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
