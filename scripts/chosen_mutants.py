@@ -35,6 +35,7 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 
 _APP: Final = ("-m", "not soak")
 """Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
+_NUMBERS: Final = ("tests/postgres/test_numbers_agree.py",)
 _CATALOGUE: Final = ("tests/postgres/test_catalogue.py",)
 _EVENT_OPERATIONS: Final = ("tests/postgres/test_event_operations.py",)
 _TENANTS: Final = ("tests/postgres/test_catalogue_tenants.py",)
@@ -143,6 +144,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _SUPPORT,
         ),
     ),
+    "numbers": (ChosenMutant("config/types.py", ", allow_inf_nan=False", "", _NUMBERS),),
     "app-alerts": (
         ChosenMutant("alerts/evaluator.py", "renewed_at <= alert.notified_at", "False", _APP_ALERTS),
         ChosenMutant(
