@@ -11,7 +11,7 @@ from typing import Any, Final
 from boathook.config import SCHEMA_URL, Settings, all_sections
 from boathook.config.channels import ChannelTable, find_kind, kinds_of_channels
 from boathook.config.loader import SOURCE_NAME
-from boathook.config.packages import PackageTable, find_package, own_packages, resolve, tables_of
+from boathook.config.packages import PackageTable, names_offered, own_packages, resolve, tables_of
 from boathook.config.tables import OWN_CHOICES
 from boathook.providers import RECIPES
 
@@ -38,9 +38,7 @@ def schema(sections: Mapping[str, Mapping[str, str]], tables_of_names: Mapping[s
     values = all_sections()
     for key, own in OWN_CHOICES.items():
         name, _, choice = key.partition(".")
-        offered = find_package(name)
-        assert offered is not None
-        definitions[_model_of(tables[name])]["properties"][choice]["enum"] = [own, offered.name]
+        definitions[_model_of(tables[name])]["properties"][choice]["enum"] = [own, *names_offered(key)]
     for name, keys in values.items():
         _describe(definitions[_model_of(tables[name])], sections[name], keys)
     for name, texts in tables_of_names.items():

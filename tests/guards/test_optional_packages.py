@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,11 @@ from boathook import config
 from boathook.cli.commands import _load, package_entries
 from boathook.config import channels, packages
 from boathook.config.packages import Package, PackageTable
+from boathook.config.tables import OWN_CHOICES
 from boathook.domain.errors import ConfigError
 from boathook.server.supervisor import preloaded
+from boathook.service.operating.doctor.packages import check
+from boathook.service.shown_settings import list_settings
 from boathook.testing.server_process import harmless
 from tests.guards.documents import ROOT
 
@@ -147,6 +150,21 @@ class TestADeclaration:
             assert set(packages.defaults_of(package)[section]) == set(model.model_fields)
             assert not set(model.model_fields) & set(config.defaults().get(section, ())), "a key has two owners"
             assert all(field.is_required() for field in model.model_fields.values()), "a second default in the code"
+
+    def test_its_entry_points_name_all_of_its_keys_and_nothing_else(self, package: Package):
+        reference = f"boathook_{package.name}:package"
+        names = {name for name, value in packages.own_entries(packages.GROUP).items() if value == reference}
+        sections = {name for name in names if "." not in name}
+        values = {name for name in names if name.count(".") == 2}
+        keys = {
+            f"{section}.{key}"
+            for section, model in packages.tables_of(package).items()
+            for key in model.model_fields
+            if section not in sections
+        }
+        assert sections <= packages.tables_of(package).keys()
+        assert names - sections - values == keys
+        assert values <= {f"{key}.{package.name}" for key in OWN_CHOICES}
 
     def test_its_extra_installs_what_it_needs(self, package: Package):
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -303,8 +321,135 @@ def test_mutant_a_gateway_with_pages_imports_them(tmp_path: Path):
     assert {"boathook_console.areas", "boathook_portal.pages"} <= set(run.stdout.split())
 
 
+TRAY = """
+from boathook.config.packages import Package, PackageTable
+
+class TrayTable(PackageTable):
+    {key}: {type}
+
+TABLES = {{"{section}": TrayTable}}
+package = Package(name="{name}", tables="{module}:TABLES")
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Install a package of another distribution, which has one key."""
+    modules = []
+
+    def add(module: str, *names: str, key: str, default: str = "3", kind: str = "int", name: str = "tray") -> None:
+        folder, metadata = tmp_path / module, tmp_path / f"{module}-1.0.dist-info"
+        section, _, field = key.partition(".")
+        folder.mkdir()
+        code = TRAY.format(key=field, type=kind, section=section, name=name, module=module)
+        (folder / "__init__.py").write_text(code)
+        (folder / "defaults.toml").write_text(f"[{section}]\n{field} = {default}\n")
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"[{packages.GROUP}]", *(f"{each} = {module}:package" for each in names)]
+        (metadata / "entry_points.txt").write_text("\n".join(lines))
+        modules.append(module)
+        forget()
+
+    def forget() -> None:
+        packages.find_declaration.cache_clear()
+        packages.read_declaration.cache_clear()
+        packages.defaults_of.cache_clear()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield add
+    forget()
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+class TestAKeyInTheSectionOfAnother:
+    @pytest.mark.parametrize("section", ["console", "server", "tracing"])
+    @pytest.mark.parametrize("place", ["file", "environment", "flag"])
+    def test_its_package_is_imported_where_it_is_set(
+        self, section: str, place: str, install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        install("trays", f"{section}.trays", key=f"{section}.trays")
+        file, overrides = tmp_path / "boathook.toml", {}
+        file.write_text("[tracing]\n[console]\npasswords = false\n[server]\nworkers = 3\n")
+        assert "trays" not in {name for _, table in config.load(file).package_tables for name in table.model_dump()}
+        assert "trays" not in sys.modules
+        match place:
+            case "file":
+                file.write_text(f"[{section}]\ntrays = 7\n")
+            case "environment":
+                monkeypatch.setenv(f"BOATHOOK_{section.upper()}_TRAYS", "7")
+            case _:
+                overrides = {f"{section}.trays": 7}
+        settings = config.load(file, overrides)
+        assert [table.model_dump() for part, table in settings.package_tables if part == section][-1] == {"trays": 7}
+        assert config.Settings.model_validate_json(settings.model_dump_json()).tables == settings.tables
+
+    def test_the_owner_of_the_section_keeps_its_keys(self, install: Callable[..., None], tmp_path: Path):
+        install("trays", "console.trays", key="console.trays")
+        file = tmp_path / "boathook.toml"
+        file.write_text("[console]\ntrays = 7\nsession_hours = 9.0\n")
+        settings = config.load(file)
+        values = [table.model_dump() for section, table in settings.package_tables if section == "console"]
+        assert [len(values), values[0]["session_hours"], values[1]] == [2, 9.0, {"trays": 7}]
+        assert settings.origins.keys() == {"console.trays", "console.session_hours"}
+        shown = {setting.key: setting for setting in list_settings(settings)}
+        assert (shown["console.trays"].value, shown["console.trays"].origin) == ("7", str(file))
+
+    def test_a_wrong_value_names_the_key(self, install: Callable[..., None], tmp_path: Path):
+        install("trays", "console.trays", key="console.trays")
+        file = tmp_path / "boathook.toml"
+        file.write_text('[console]\ntrays = "many"\n')
+        with pytest.raises(ConfigError, match=r"console\.trays: .*'many'"):
+            config.load(file)
+
+    def test_two_packages_that_have_it_are_refused(self, install: Callable[..., None]):
+        install("trays", "console.trays", key="console.trays")
+        install("bowls", "console.trays", key="console.trays")
+        with pytest.raises(
+            ConfigError, match=r"^console.trays is declared by two installed packages, bowls:package and trays"
+        ):
+            config.load(overrides={"console.trays": 1})
+
+    @pytest.mark.parametrize(("key", "owner"), [
+        ("buffer.hosts", "boathook_rabbitmq:package"),
+        ("console", "boathook_console:package"),
+        ("delivery.lane.rabbitmq", "boathook_rabbitmq:package"),
+    ])  # fmt: skip
+    def test_a_name_of_boathooks_own_packages_is_refused_before_anything_starts(
+        self, key: str, owner: str, install: Callable[..., None]
+    ):
+        settings = config.load()
+        check(settings)
+        install("trays", key, key="console.trays")
+        with pytest.raises(
+            ConfigError, match=rf"^\[?{key}\]? is declared by two installed packages, {owner} and trays:"
+        ):
+            check(settings)
+
+    @pytest.mark.parametrize(("key", "owner"), [
+        ("console.session_hours", "boathook_console:package"), ("server.bind", "boathook")
+    ])  # fmt: skip
+    def test_a_key_that_its_package_has_beside_its_own_section_is_refused(
+        self, key: str, owner: str, install: Callable[..., None], tmp_path: Path
+    ):
+        install("trays", "trays", key=key)
+        file = tmp_path / "boathook.toml"
+        file.write_text("[trays]\n")
+        with pytest.raises(ConfigError, match=rf"^{key} is declared by two installed packages, {owner} and trays:"):
+            config.load(file)
+
+    def test_a_value_that_chooses_it(self, install: Callable[..., None]):
+        install("trays", "buffer.kind.tray", "buffer.trays", key="buffer.trays")
+        settings = config.load(overrides={"buffer.kind": "tray"})
+        assert [package.name for package in settings.packages][-1] == "tray"
+        with pytest.raises(ConfigError, match=r'buffer\.kind: must be "disk" or "rabbitmq" or "tray"'):
+            config.load(overrides={"buffer.kind": "kafka"})
+
+
 def test_sections_that_are_always_used_are_declared_as_others_are():
-    assert packages.own_sections().items() >= packages.ALWAYS_USED.items()
+    assert packages.own_entries(packages.GROUP).items() >= packages.ALWAYS_USED.items()
 
 
 def test_a_server_of_tests_reaches_no_server_of_a_package(tmp_path: Path):
@@ -312,7 +457,8 @@ def test_a_server_of_tests_reaches_no_server_of_a_package(tmp_path: Path):
     file.write_text('[tracing]\nendpoint = "http://collector"\n')
     settings = config.load(file)
     assert harmless(settings.packages) == {"tracing.endpoint": ""}
-    assert config.load(file, harmless(settings.packages)).tables["tracing"].model_dump()["endpoint"] == ""
+    again = config.load(file, harmless(settings.packages))
+    assert dict(again.package_tables)["tracing"].model_dump()["endpoint"] == ""
 
 
 def test_metrics_are_registered_where_a_package_is_used(tmp_path: Path):
@@ -346,7 +492,7 @@ def test_the_environment_uses_a_package_too(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("BOATHOOK_BUFFER_HOSTS", "mq1:5672,mq2:5672")
     settings = config.load()
     assert [package.name for package in settings.packages] == ["console", "portal", "rabbitmq"]
-    assert settings.tables["buffer"].model_dump()["hosts"] == ("mq1:5672", "mq2:5672")
+    assert dict(settings.package_tables)["buffer"].model_dump()["hosts"] == ("mq1:5672", "mq2:5672")
 
 
 def test_a_child_process_reads_the_tables_of_packages_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -362,6 +508,7 @@ def test_a_child_process_reads_the_tables_of_packages_again(tmp_path: Path, monk
         ("[shared]\nredsi = ''", ["shared.redsi is not a setting", "did you mean shared.redis?"]),
         ("[buffer]\nhots = []", ["buffer.hots is not a setting", "did you mean buffer.hosts?"]),
         ("[buffer]\nkind = 'kafka'", ['buffer.kind: must be "disk" or "rabbitmq"', "'kafka'"]),
+        ("[console]\noidc_isuer = ''", ["console.oidc_isuer is not a setting", "did you mean console.oidc_issuer?"]),
         ("[delivery]\nlane = 'redis'", ['delivery.lane: must be "postgresql" or "rabbitmq"', "'redis'"]),
         ("hosts = []", ["hosts is outside of a section", "below [buffer]"]),
         ("shared = 3", ["shared must be a table"]),

@@ -22,7 +22,9 @@ async def cells(db: Database):
     """Yield the console of the cell c1."""
     section = CellsSettings.model_validate({"name": "c1", "secret": SECRET, "members": MEMBERS})
     context = make_context(db, sources__shop__provider="stripe")
-    context.settings = context.settings.model_copy(update={"tables": {**context.settings.tables, "cells": section}})
+    context.settings = context.settings.model_copy(
+        update={"tables": {**context.settings.tables, "boathook_cells:package": {"cells": section}}}
+    )
     return ConsoleApp(context)
 
 

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from boathook.config import packages
 from boathook.config.channels import read_channel
 from boathook.config.faults import describe_error, toml_fix
-from boathook.config.packages import Package, PackageTable, hidden_keys
+from boathook.config.packages import PackageTable, hidden_keys
 from boathook.config.sources import FIELDS, OWN_KEYS
 from boathook.config.tables import OWN_CHOICES, Settings
 from boathook.domain.errors import ConfigError
@@ -86,7 +87,7 @@ def all_sections() -> dict[str, dict[str, Any]]:
 
 def reserved_names() -> frozenset[str]:
     """Return the names of sections, which no app may have."""
-    return frozenset((*SECTIONS, *packages.own_sections(), *packages.ALWAYS_USED, "sources", "mounts"))
+    return frozenset((*SECTIONS, *packages.own_sections(), *packages.used_by_default(), "sources", "mounts"))
 
 
 def schema() -> str:
@@ -157,25 +158,34 @@ class _Layers:
 
     def __init__(self, base: dict[str, Any]) -> None:
         self.merged: dict[str, Any] = {**base, "sources": {}, "mounts": {}}
-        self.tables: dict[str, type[PackageTable]] = {}
-        """The class of each section of a package that is used."""
-        self.packages: list[Package] = []
+        self.tables: dict[str, Mapping[str, type[PackageTable]]] = {}
+        """By the declaration of each package that is used: the class of its keys in each section."""
         self.origins: dict[str, str] = {}
         self.extra: dict[str, dict[str, Any]] = {}
         self.unknown_variables: dict[str, str] = {}
-        for section in packages.used_by_default():
-            self._open(section)
+        for name in packages.used_by_default():
+            self._open(name)
 
-    def _open(self, section: str) -> bool:
-        """Add the sections of the package that declares *section*, with its defaults; return whether one does."""
-        package = packages.find_package(section)
-        if package is not None and package not in self.packages:
-            self.packages.append(package)
+    def _open(self, name: str) -> bool:
+        """Add the keys of the package that declares *name*, with their defaults; return whether one does."""
+        reference = packages.find_declaration(name)
+        if reference is not None and reference not in self.tables:
+            package = packages.read_declaration(reference)
             packages.register_metrics(package)
-            self.tables |= packages.tables_of(package)
-            for name, table in packages.defaults_of(package).items():
-                self.merged.setdefault(name, {}).update(copy.deepcopy(dict(table)))
-        return package is not None
+            for section, table in packages.defaults_of(package).items():
+                keys = self.merged.setdefault(section, {})
+                for key in keys.keys() & table.keys():
+                    raise packages.declared_twice(f"{section}.{key}", self._owner(section, key), reference)
+                keys.update(copy.deepcopy(dict(table)))
+            self.tables[reference] = packages.tables_of(package)
+        return reference is not None
+
+    def _owner(self, section: str, key: str) -> str:
+        """Return the declaration of the package that has a key, or boathook itself."""
+        owners = self.tables.items()
+        return next(
+            (owner for owner, models in owners if section in models and key in models[section].model_fields), "boathook"
+        )
 
     def add_file(self, path: Path) -> None:
         tables = _read_toml(path)
@@ -220,13 +230,9 @@ class _Layers:
             self.origins |= {f"mounts.{mount}": str(path)} | {f"mounts.{mount}.{key}": str(path) for key in keys}
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
-        variables = self._variables()
-        if any(name.startswith(_PREFIX) and name not in variables for name in environment):
-            for section in packages.own_sections():
-                if any(name.startswith(f"{_PREFIX}{section.upper()}_") for name in environment):
-                    self._open(section)
-            variables = self._variables()
         references = set(_references([self.merged, self.extra]))
+        self._open_for({name for name in environment if not _is_foreign(name, environment)} - references)
+        variables = self._variables()
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in variables:
@@ -244,6 +250,16 @@ class _Layers:
                     raise ConfigError(fault)
                 self.unknown_variables[variable] = fault
 
+    def _open_for(self, names: Collection[str]) -> None:
+        """Open the packages whose keys these variables set: boathook's own, and if others are left, those of all."""
+        for list_declared in (packages.own_names, packages.installed_names):
+            variables = self._variables()
+            if not any(name.startswith(_PREFIX) and name not in variables for name in names):
+                return
+            for declared in list_declared():
+                if _is_set(declared, names):
+                    self._open(declared)
+
     def _variables(self) -> dict[str, str]:
         """Return the key of each variable of the environment that is a setting."""
         return {_variable(key): key for key in self._keys()} | _SHORT_NAMES
@@ -257,7 +273,7 @@ class _Layers:
 
     def _sections(self) -> tuple[str, ...]:
         """Return the sections of boathook and of the packages in use."""
-        return tuple(dict.fromkeys((*SECTIONS, *self.tables)))
+        return tuple(dict.fromkeys((*SECTIONS, *chain.from_iterable(self.tables.values()))))
 
     def add_overrides(self, overrides: Mapping[str, Any], prefix: str = "") -> None:
         for name, value in overrides.items():
@@ -287,8 +303,8 @@ class _Layers:
             is_refused = last not in FIELDS and bool(hint)
         elif len(tables) == 1 and self._has(tables[0], last):
             target = self.merged[tables[0]]
-            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.") or _elsewhere(tables[0], last)
             is_refused = last not in target
+            hint = _suggest_key(tables[0], last, target) if is_refused else ""
         else:
             raise ConfigError(f"{origin}: {key} is not a setting{_did_you_mean(key, self._keys())}")
         if is_refused:
@@ -297,9 +313,9 @@ class _Layers:
         self.origins[key] = origin
 
     def _has(self, section: str, key: str) -> bool:
-        """Return whether there is a section; a key that boathook's own lacks may be one of a package."""
+        """Return whether there is a section; a key that it lacks may be one that a package adds."""
         if key not in self.merged.get(section, ()) and section not in {"sources", "mounts"}:
-            self._open(section)
+            _ = self._open(f"{section}.{key}") or self._open(section)
         return section in self._sections()
 
     def _parse(self, key: str, text: str) -> Any:
@@ -308,7 +324,7 @@ class _Layers:
         if table.startswith("sources."):
             fields: Mapping[str, FieldInfo] = FIELDS
         else:
-            models = (_SECTION_MODELS.get(table), self.tables.get(table))
+            models = (_SECTION_MODELS.get(table), *(sections.get(table) for sections in self.tables.values()))
             fields = {name: field for model in models if model for name, field in model.model_fields.items()}
         field = fields.get(name)
         if field is None:  # a recipe's setting, known from the file
@@ -320,13 +336,8 @@ class _Layers:
         for key, own in OWN_CHOICES.items():
             section, _, name = key.partition(".")
             choice = self.merged[section][name]
-            if choice == own:
-                continue
-            self._open(section)
-            package = packages.find_package(section)
-            names = [own] if package is None else [own, package.name]
-            if choice not in names:
-                choices = " or ".join(json.dumps(name) for name in names)
+            if choice != own and not (isinstance(choice, str) and self._open(f"{key}.{choice}")):
+                choices = " or ".join(map(json.dumps, [own, *packages.names_offered(key)]))
                 origin = self.origins.get(key, "settings")
                 raise ConfigError(f"{origin}: {key}: must be {choices} (it is {choice!r})")
 
@@ -334,7 +345,8 @@ class _Layers:
         """Add the alert rules of the packages in use, whose keys the settings may change as those of boathook's own."""
         rules = self.merged["notifications"]["rules"]
         if isinstance(rules, dict):
-            own = {name: rule for package in self.packages for name, rule in packages.alert_rules_of(package).items()}
+            used = map(packages.read_declaration, self.tables)
+            own = {name: rule for package in used for name, rule in packages.alert_rules_of(package).items()}
             changed = {
                 name: {**rule, **keys} if isinstance(keys := rules.get(name, {}), dict) else keys
                 for name, rule in own.items()
@@ -355,16 +367,19 @@ class _Layers:
                 raise ConfigError(describe_error(error, origin_of, section)) from None
         notifications["channels"] = read
 
-    def _take_tables(self, origin_of: Callable[[str], str]) -> dict[str, PackageTable]:
-        """Return the validated sections of packages. Raises ConfigError."""
-        tables = {}
-        for section, model in self.tables.items():
-            values = {key: self.merged[section].pop(key) for key in model.model_fields}
-            try:
-                tables[section] = model.model_validate(values)
-            except ValidationError as error:
-                raise ConfigError(describe_error(error, origin_of, section, hidden=hidden_keys(model))) from None
-        return tables
+    def _take_tables(self, origin_of: Callable[[str], str]) -> dict[str, dict[str, PackageTable]]:
+        """Return the validated keys of packages, by declaration and section. Raises ConfigError."""
+        return {
+            reference: {section: self._take_table(section, model, origin_of) for section, model in models.items()}
+            for reference, models in self.tables.items()
+        }
+
+    def _take_table(self, section: str, model: type[PackageTable], origin_of: Callable[[str], str]) -> PackageTable:
+        values = {key: self.merged[section].pop(key) for key in model.model_fields}
+        try:
+            return model.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(describe_error(error, origin_of, section, hidden=hidden_keys(model))) from None
 
     def build(self, file: Path | None) -> Settings:
         def origin_of(key: str) -> str:
@@ -432,6 +447,12 @@ def _outside(name: str) -> str:
     return f"{name} is outside of a section; move it below {place}"
 
 
+def _suggest_key(section: str, key: str, keys: Collection[str]) -> str:
+    """Return a hint for a key that its section lacks, which has *keys* and those that packages may add."""
+    near = _did_you_mean(key, {**dict.fromkeys(keys), **all_sections().get(section, {})}, prefix=f"{section}.")
+    return near or _elsewhere(section, key)
+
+
 def _elsewhere(section: str, key: str) -> str:
     """Return a hint at the setting that is meant by a key which its section lacks."""
     if usual_name := _USUAL_NAMES.get(section, {}).get(key):
@@ -445,6 +466,12 @@ def _elsewhere(section: str, key: str) -> str:
 def _variable(key: str) -> str:
     """Return the variable of the environment that sets a key."""
     return _PREFIX + key.replace(".", "_").replace("-", "_").upper()
+
+
+def _is_set(declared: str, names: Collection[str]) -> bool:
+    """Return whether variables have the name of a declared key, or begin as those of a declared section."""
+    variable = _variable(declared)
+    return variable in names or ("." not in declared and any(name.startswith(f"{variable}_") for name in names))
 
 
 def _variables(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Optional packages: finds what is declared, and imports those whose sections of boathook.toml are used.
+"""Optional packages: finds what is declared, and imports those whose keys of boathook.toml are used.
 
 A package is declared by entry points, so nothing of it is imported by being installed. Its declaration, a `Package`,
 names each of its parts as ``module:attribute``, so that a process imports only the parts that it needs.
@@ -19,18 +19,22 @@ from boathook.config.types import Table
 from boathook.domain.errors import ConfigError
 
 GROUP: Final = "boathook.packages"
-"""The group of entry points: each names a section of boathook.toml and the `Package` that reads it."""
+"""The group of entry points with a `Package`, each named after what the package reads in boathook.toml.
+
+``section``: a section of its own. ``section.key``: a key that it adds to a section of boathook or of another package.
+``section.key.name``: its own name, as a value of a key that chooses a package.
+"""
 _OWN: Final = "boathook"
 """The distribution that contains boathook and its own optional packages."""
 ALWAYS_USED: Final[Mapping[str, str]] = {"console": "boathook_console:package", "portal": "boathook_portal:package"}
-"""The declarations of sections that are used whether they are written or not, if they are installed.
+"""The declarations of what is used whether it is written or not, if it is installed, by the names of entry points.
 
 `importlib.metadata`, which finds the others, takes longer to import than most commands run.
 """
 
 
 class PackageTable(Table):
-    """One section of an optional package, or its keys in a section of boathook's."""
+    """One section of an optional package, or its keys in a section of boathook or of another package."""
 
     own_paths: ClassVar[tuple[str, ...]] = ()
     """Paths of gateways that belong to the package: no source or app may use them or paths below them."""
@@ -68,7 +72,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     requires: tuple[str, ...] = ()
     """The modules that its extra installs."""
     tables: str
-    """The class of each section, a `PackageTable`, by the section's name."""
+    """The class of its keys in each section, a `PackageTable`, by the section's name."""
     preload: Mapping[str, tuple[str, ...]] = {}
     """Modules that child processes need, by the role in `server.roles`: imported once, before they are forked."""
     check: str | None = None
@@ -118,25 +122,66 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 @functools.cache
-def find_package(section: str) -> Package | None:
-    """Return the package that declares a section; None if there is none.
+def find_declaration(name: str) -> str | None:
+    """Return where the package is declared that has a section, a key or a value, by the name of its entry point.
 
     Raises:
-        ConfigError: two packages declare it, or its declaration is invalid.
+        ConfigError: two packages have it.
     """
-    reference = used_by_default().get(section) or find_entry(GROUP, section, f"[{section}]")
-    return None if reference is None else read_declaration(reference)
+    return used_by_default().get(name) or find_entry(GROUP, name, _label(name))
+
+
+def _label(name: str) -> str:
+    return name if "." in name else f"[{name}]"
+
+
+def refuse_shared_names() -> None:
+    """Check that no two distributions declare one section, key or value. Raises ConfigError, which names both.
+
+    `find_entry` prefers boathook's own without looking for others, which takes longer than most commands run.
+    """
+    from importlib.metadata import entry_points
+
+    owners: dict[str, str] = {}
+    for point in entry_points(group=GROUP):
+        owner = owners.setdefault(point.name, point.value)
+        if owner != point.value:
+            raise declared_twice(_label(point.name), owner, point.value)
+
+
+def declared_twice(label: str, *modules: str) -> ConfigError:
+    """Return the error about what two packages declare."""
+    return ConfigError(f"{label} is declared by two installed packages, {' and '.join(sorted(modules))}: remove one")
+
+
+def names_offered(key: str) -> list[str]:
+    """Return the names of the installed packages that a key may choose, in order."""
+    return [name.removeprefix(f"{key}.") for name in installed_names() if name.startswith(f"{key}.")]
+
+
+def installed_names() -> list[str]:
+    """Return the sections, keys and values that all installed packages declare, in order."""
+    from importlib.metadata import entry_points
+
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def own_names() -> list[str]:
+    """Return the sections, keys and values that the optional packages in boathook's distribution declare."""
+    return list(own_entries(GROUP))
 
 
 @functools.cache
 def used_by_default() -> Mapping[str, str]:
     """Return those of `ALWAYS_USED` that are installed."""
-    return {section: name for section, name in ALWAYS_USED.items() if find_spec(name.partition(":")[0]) is not None}
+    return {
+        name: reference for name, reference in ALWAYS_USED.items() if find_spec(reference.partition(":")[0]) is not None
+    }
 
 
-def own_sections() -> Mapping[str, str]:
-    """Return the declaration of each section of the optional packages in boathook's distribution."""
-    return own_entries(GROUP)
+def own_sections() -> list[str]:
+    """Return the sections of the optional packages in boathook's distribution."""
+    return [name for name in own_names() if "." not in name]
 
 
 @functools.cache
@@ -166,7 +211,7 @@ def find_entry(group: str, name: str, label: str) -> str | None:
         return own
     modules = sorted({point.value for point in entry_points(group=group, name=name)})
     if len(modules) > 1:
-        raise ConfigError(f"{label} is declared by two installed packages, {' and '.join(modules)}: remove one")
+        raise declared_twice(label, *modules)
     return modules[0] if modules else None
 
 
@@ -196,8 +241,10 @@ def packages_with_data(data_dir: Path) -> list[Package]:
 
 
 def own_packages() -> tuple[Package, ...]:
-    """Return the optional packages of boathook's distribution, in order, for documentation and tests."""
-    return tuple(read_declaration(reference) for reference in dict.fromkeys(own_sections().values()))
+    """Return the optional packages of boathook's distribution, those with sections first, for docs and tests."""
+    entries = own_entries(GROUP)
+    names = sorted(entries, key=lambda name: "." in name)
+    return tuple(read_declaration(reference) for reference in dict.fromkeys(entries[name] for name in names))
 
 
 def resolve(reference: str) -> Any:
@@ -207,7 +254,7 @@ def resolve(reference: str) -> Any:
 
 
 def tables_of(package: Package) -> Mapping[str, type[PackageTable]]:
-    """Return the class of each section of a package."""
+    """Return the class of a package's keys in each section."""
     tables: Mapping[str, type[PackageTable]] = resolve(package.tables)
     return tables
 
@@ -243,7 +290,7 @@ def prometheus_rules_of(package: Package) -> str:
 
 @functools.cache
 def defaults_of(package: Package) -> Mapping[str, Mapping[str, Any]]:
-    """Return the defaults of a package's sections."""
+    """Return the defaults of a package's keys by section."""
     return tomllib.loads(defaults_file(package).read_text(encoding="utf-8"))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -14,7 +15,7 @@ from boathook.config.packages import (
     Package,
     PackageTable,
     PackageTableT,
-    find_package,
+    read_declaration,
     register_metrics,
     tables_of,
 )
@@ -54,21 +55,25 @@ OWN_CHOICES: Final = {"buffer.kind": "disk", "delivery.lane": "postgresql"}
 """The settings that choose a package by its name, each with the value that stands for boathook itself."""
 
 
-def _as_table(section: str, value: object) -> object:
-    """Return the table of a section that a child process has received as plain values."""
-    if not isinstance(value, dict) or (package := find_package(section)) is None:
+def _as_tables(packages: object) -> object:
+    """Return the tables of packages by declaration and section; a child process has received them as plain values."""
+    if not isinstance(packages, dict):
+        return packages
+    return {
+        reference: {section: _as_table(reference, section, value) for section, value in sections.items()}
+        for reference, sections in packages.items()
+    }
+
+
+def _as_table(reference: str, section: str, value: object) -> object:
+    if not isinstance(value, dict):
         return value
+    package = read_declaration(reference)
     register_metrics(package)
     return tables_of(package)[section].model_validate(value)
 
 
-def _as_tables(tables: object) -> object:
-    if not isinstance(tables, dict):
-        return tables
-    return {section: _as_table(section, value) for section, value in tables.items()}
-
-
-Tables = Annotated[dict[str, SerializeAsAny[PackageTable]], BeforeValidator(_as_tables)]
+Tables = Annotated[dict[str, dict[str, SerializeAsAny[PackageTable]]], BeforeValidator(_as_tables)]
 
 
 class DatabaseSettings(Table):
@@ -294,7 +299,7 @@ class Settings(Table):
     mounts: dict[MountPath, MountSettings] = Field(default_factory=dict)
     """The mounted paths of apps that browsers or users may call."""
     tables: Tables = Field(default_factory=dict, repr=False)
-    """The sections of optional packages that are used, and their keys in sections of boathook's own."""
+    """By the declaration of each optional package that is used: its keys in each section."""
     extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
     """Top-level tables of apps, such as ``[billing]``, which boathook does not read itself."""
     file: Path | None = None
@@ -319,7 +324,7 @@ class Settings(Table):
 
     @model_validator(mode="after")
     def _check_tables(self) -> Self:
-        for table in self.tables.values():
+        for _, table in self.package_tables:
             table.check_with(self)
         return self
 
@@ -333,8 +338,12 @@ class Settings(Table):
     @property
     def packages(self) -> tuple[Package, ...]:
         """The optional packages whose sections are used, each once."""
-        packages = (find_package(section) for section in self.tables)
-        return tuple(dict.fromkeys(package for package in packages if package is not None))
+        return tuple(map(read_declaration, self.tables))
+
+    @property
+    def package_tables(self) -> Iterator[tuple[str, PackageTable]]:
+        """The keys of optional packages in use, each with its section, which several of them may have."""
+        return chain.from_iterable(sections.items() for sections in self.tables.values())
 
     @property
     def has_package_apps(self) -> bool:
@@ -343,16 +352,16 @@ class Settings(Table):
 
     def table(self, model: type[PackageTableT]) -> PackageTableT | None:
         """Return the table of a package by its class; None if no section of the package is used."""
-        return next((table for table in self.tables.values() if isinstance(table, model)), None)
+        return next((table for _, table in self.package_tables if isinstance(table, model)), None)
 
     @property
     def kept_headers(self) -> tuple[str, ...]:
         """The headers that packages keep of every request that brings an event."""
-        return tuple(dict.fromkeys(name for table in self.tables.values() for name in table.kept_headers))
+        return tuple(dict.fromkeys(name for _, table in self.package_tables for name in table.kept_headers))
 
     def owns_path(self, path: str) -> bool:
         """Return whether boathook itself or a package in use has *path*, or could have a path below it."""
-        own = (path_of for table in self.tables.values() for path_of in table.own_paths)
+        own = (path_of for _, table in self.package_tables for path_of in table.own_paths)
         return is_own_path(path) or any(f"{path.lower().rstrip('/')}/".startswith(f"{above}/") for above in own)
 
     def _check_source_paths(self, sources: Mapping[str, SourceSettings]) -> None:
@@ -443,7 +452,7 @@ class Settings(Table):
     def texts(self, *, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
         """Yield all texts with their dotted keys, *without* those of some tables."""
         plain = self.model_dump(exclude={*without, "tables"})
-        for section, table in self.tables.items():
+        for section, table in self.package_tables:
             plain[section] = plain.get(section, {}) | table.model_dump()
         yield from _texts(plain, "")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from boathook.config import Settings
-from boathook.config.packages import Package, find_package, resolve
+from boathook.config.packages import Package, read_declaration, resolve
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
 from boathook.domain.due import ANY_DUE, Notifier
@@ -252,7 +252,7 @@ class Interfaces:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
 
     def _belongs_to_package(self, path: str) -> bool:
-        return any(path.rstrip("/") in table.own_paths for table in self._settings.tables.values())
+        return any(path.rstrip("/") in table.own_paths for _, table in self._settings.package_tables)
 
     async def _answer_for_package(self, path: str, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if self._package_apps is None:
@@ -300,8 +300,12 @@ class Interfaces:
 
 def site_paths(settings: Settings) -> Mapping[str, Package]:
     """Return the packages that serve pages, by the path that these are below."""
-    sites = ((table.site_path, find_package(section)) for section, table in settings.tables.items())
-    return {path: package for path, package in sites if path and package is not None}
+    return {
+        table.site_path: read_declaration(reference)
+        for reference, tables in settings.tables.items()
+        for table in tables.values()
+        if table.site_path
+    }
 
 
 class AppBuilder:

@@ -31,7 +31,7 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
     plain["sources"] = {name: hide_secrets(source) for name, source in plain["sources"].items()}
-    for section, table in settings.tables.items():
+    for section, table in settings.package_tables:
         plain[section] = plain.get(section, {}) | _without_secrets(
             table.model_dump(mode="json"), hidden_keys(type(table))
         )

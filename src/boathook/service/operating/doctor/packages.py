@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 
 from boathook.config import Settings
-from boathook.config.packages import packages_with_data, resolve
+from boathook.config.packages import packages_with_data, refuse_shared_names, resolve
 from boathook.db.database import Database
 from boathook.service.operating.doctor.handlers import Finding
 
@@ -12,7 +12,8 @@ Examine = Callable[[Settings, Database | None], AsyncIterator[Finding]]
 
 
 def check(settings: Settings) -> None:
-    """Check the settings of the packages. Raises ConfigError."""
+    """Check that each key has one owner, and the settings of the packages. Raises ConfigError."""
+    refuse_shared_names()
     for package in settings.packages:
         if package.check is not None:
             resolve(package.check)(settings)
