@@ -653,8 +653,8 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "service/access/operators.py", "if person.role is None and person.is_role_managed:", "if False:", _OPERATORS
         ),
         ChosenMutant(
-            "service/access/oidc.py",
-            'if claims.get("azp", self._terms.oidc_client_id) != self._terms.oidc_client_id:',
+            "boathook_oidc/provider.py",
+            'if claims.get("azp", self._table.oidc_client_id) != self._table.oidc_client_id:',
             "if False:",
             _OIDC,
         ),
@@ -667,8 +667,8 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("service/access/signing_keys.py", ' and key.public_key_use in {None, "sig"}', "", _OIDC),
         ChosenMutant("service/access/signing_keys.py", "key.algorithm_name in ALGORITHMS and ", "", _USER_TOKENS),
         ChosenMutant(
-            "service/access/oidc.py",
-            'is_proven = terms.oidc_name_claim != "email" or is_verified',
+            "boathook_oidc/provider.py",
+            'is_proven = table.oidc_name_claim != "email" or is_verified',
             "is_proven = True",
             _OIDC,
         ),

@@ -16,6 +16,5 @@ from boathook.config.packages import Package
 package: Final = Package(
     name="console",
     tables="boathook_console.settings:TABLES",
-    check="boathook_console.settings:check",
     site="boathook_console.app:open_site",
 )

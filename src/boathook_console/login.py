@@ -17,8 +17,8 @@ from boathook.domain.errors import BoathookError, FetchFailed, InvalidState, Lim
 from boathook.observability.log import get_logger
 from boathook.service.access import operators
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.access.identity_provider import AuthorizationRequest, open_identity_provider
 from boathook.service.access.login_rate import LoginRateLimiter
-from boathook.service.access.oidc import AuthorizationRequest, OidcProvider, OidcRejected
 from boathook.service.access.operators import ClientInfo, NewSession
 from boathook.service.access.sign_in_link import LINK_PATH
 from boathook_console.routes import BASE, SIGN_IN, ConsoleContext, Routes, cookie_name
@@ -28,8 +28,8 @@ from boathook_pages.security import check_origin, read_form
 
 routes = Routes()
 
-OIDC_START_PATH: Final = f"{SIGN_IN}/away"
-OIDC_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
+PROVIDER_START_PATH: Final = f"{SIGN_IN}/away"
+PROVIDER_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
 _PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ATTEMPT_COOKIE: Final = "boathook_attempt"
 _MAX_AGENT_CHARS: Final = 300
@@ -46,12 +46,10 @@ class LoginPages:
             Route(SIGN_IN, self._show, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(LINK_PATH, self._sign_in_with_link, methods=["GET"]),
-            Route(OIDC_START_PATH, self._redirect_to_provider, methods=["GET"]),
-            Route(OIDC_CALLBACK_PATH, self._handle_callback, methods=["GET"]),
+            Route(PROVIDER_START_PATH, self._redirect_to_provider, methods=["GET"]),
+            Route(PROVIDER_CALLBACK_PATH, self._handle_callback, methods=["GET"]),
         ]
-        settings = renderer.state.app_context.settings
-        table = console_table(settings)
-        self._provider = OidcProvider(settings, table) if table.oidc_issuer else None
+        self._provider = open_identity_provider(renderer.state.app_context.settings)
 
     @requires(Permission.PUBLIC)
     async def _show(self, request: Request) -> Response:
@@ -67,7 +65,7 @@ class LoginPages:
             error=error,
             name=name,
             passwords=settings.passwords,
-            oidc=settings.oidc_issuer,
+            provider="" if self._provider is None else self._provider.name,
         )
 
     @requires(Permission.PUBLIC)
@@ -127,10 +125,10 @@ class LoginPages:
         """Redirect a browser to the identity provider, with the request's parameters in a cookie."""
         if self._provider is None:
             return self._page("", "No identity provider is configured; set console.oidc_issuer.", status=404)
-        attempt = AuthorizationRequest(wanted=safe_redirect_path(request.query_params.get("next", "")))
+        attempt = AuthorizationRequest(next_path=safe_redirect_path(request.query_params.get("next", "")))
         try:
             url = await self._provider.authorization_url(attempt, self._callback_url(request))
-        except (FetchFailed, OidcRejected) as error:
+        except (FetchFailed, InvalidState) as error:
             return self._show_failure(error)
         response = RedirectResponse(url, 303)
         value = base64.urlsafe_b64encode(msgspec.json.encode(attempt)).decode()
@@ -139,7 +137,7 @@ class LoginPages:
             _ATTEMPT_COOKIE,
             value,
             max_age=600,
-            path=OIDC_CALLBACK_PATH,
+            path=PROVIDER_CALLBACK_PATH,
             secure=is_secure,
             httponly=True,
             samesite="lax",
@@ -150,7 +148,7 @@ class LoginPages:
     async def _handle_callback(self, request: Request) -> Response:
         """Complete the sign-in of a user that the identity provider has authenticated."""
         response = await self._complete_sign_in(request)
-        response.delete_cookie(_ATTEMPT_COOKIE, path=OIDC_CALLBACK_PATH)
+        response.delete_cookie(_ATTEMPT_COOKIE, path=PROVIDER_CALLBACK_PATH)
         return response
 
     async def _complete_sign_in(self, request: Request) -> Response:
@@ -163,18 +161,20 @@ class LoginPages:
             return self._page("", "This belongs to another sign-in attempt; sign in again.", status=400)
         if "code" not in query:
             return self._page(
-                attempt.wanted, f"The identity provider returned {query.get('error', 'nothing')[:100]!r}.", status=403
+                attempt.next_path,
+                f"The identity provider returned {query.get('error', 'nothing')[:100]!r}.",
+                status=403,
             )
         lifetime = timedelta(hours=console_table(app_context.settings).session_hours)
         try:
             user = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
             async with app_context.work(actor="console:sign-in") as work:
-                signed_in = await operators.sign_in_with_oidc(work, user, lifetime, browser_of(request))
+                signed_in = await operators.sign_in_with_provider(work, user, lifetime, browser_of(request))
         except (FetchFailed, InvalidState) as error:
             return self._show_failure(error)
         except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return self._renderer.show_error(error, visit=None)
-        return start_session(self._renderer, request, signed_in, attempt.wanted)
+        return start_session(self._renderer, request, signed_in, attempt.next_path)
 
     def _show_failure(self, error: BoathookError) -> Response:
         _LOG.warning("sign_in_refused", error=str(error))
@@ -182,7 +182,7 @@ class LoginPages:
 
     def _callback_url(self, request: Request) -> str:
         base = self._renderer.state.app_context.settings.server.public_url or str(request.base_url).rstrip("/")
-        return f"{base}{OIDC_CALLBACK_PATH}"
+        return f"{base}{PROVIDER_CALLBACK_PATH}"
 
 
 def _is_local(request: Request) -> bool:

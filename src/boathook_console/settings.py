@@ -1,13 +1,13 @@
 """The settings of the console, and of the portal's look: [console]."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from boathook.config import Settings
 from boathook.config.packages import PackageTable
-from boathook.config.types import BaseUrl, Hours, Origin
+from boathook.config.types import Hours, Origin
 
 PATH: Final = "/console"
 _MAX_PORTAL_NAME: Final = 60
@@ -32,14 +32,6 @@ class ConsoleTable(PackageTable):
     portal_name: PortalName
     portal_logo: str
     embed_origins: tuple[Origin, ...]
-    oidc_issuer: BaseUrl
-    oidc_client_id: str
-    oidc_client_secret: str = Field(repr=False)
-    oidc_name_claim: str
-    oidc_role_claim: str
-    oidc_roles: dict[str, Literal["viewer", "operator", "admin"]]
-    """The role for each value of the claim."""
-    oidc_default_role: Literal["", "viewer", "operator", "admin"]
 
     @property
     def site_path(self) -> str:
@@ -55,10 +47,3 @@ def console_table(settings: Settings) -> ConsoleTable:
     table = settings.table(ConsoleTable)
     assert table is not None
     return table
-
-
-def check(settings: Settings) -> None:
-    """Check that the secret of the identity provider's client can be read. Raises ConfigError."""
-    table = console_table(settings)
-    if table.oidc_issuer:
-        settings.resolve(table.oidc_client_secret, "console.oidc_client_secret")

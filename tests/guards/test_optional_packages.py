@@ -34,6 +34,7 @@ WORDS = {
     # A Text of rich has a cell_len: its width in columns of a terminal.
     "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
+    "oidc": re.compile(r"oidc|openid", re.IGNORECASE),
     "otel": re.compile(r"(?<![a-z])otel|open_?telemetry|otlp|traceparent|tracing", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
@@ -52,7 +53,7 @@ RICH = frozenset({"Console", "console", "err_console", "rich.console"})
 """The consoles of rich, which the command line prints to."""
 REFERENCES = (
     *("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts"),
-    *("pages", "responses", "spools", "site", "process", "trace", "metrics"),
+    *("pages", "responses", "spools", "site", "process", "trace", "metrics", "identity_provider"),
 )
 
 
@@ -107,6 +108,9 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "import opentelemetry.sdk",
         "settings.tracing.is_on",
         "def build(traceparent): ...",
+        "class OidcIdentity: ...",
+        "settings.oidc_issuer",
+        "from boathook.service.access import openid",
         "from boathook.db.app_users import UserTables",
         "texts = gettext(name)",
         "from boathook.server.dev import develop",
@@ -257,6 +261,8 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ("[cells]", {"boathook_cells"}),
     ('[tracing]\nendpoint = ""', {"boathook_otel"}),
     ("[notifications]\ntimeout_s = 5", set()),
+    ("[console]\npasswords = true", set()),
+    ('[console]\noidc_issuer = ""', {"boathook_oidc"}),
     ('[notifications.channels.ops]\nkind = "slack"\nurl = "env:URL"', {"boathook_alert_channels"}),
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip

@@ -76,7 +76,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/sending/messages.py": {"json": (API,)},
     "server/browser_access.py": {"form": (HEAD, "boathook.server.browser_access:_MAX_QUERY_FIELDS")},
     "server/mount_access.py": {"json": ("boathook.http.websocket:MAX_MESSAGE_BYTES",)},
-    "service/access/oidc.py": {"json": ("boathook.service.access.oidc:_MAX_BYTES",)},
+    "boathook_oidc/provider.py": {"json": ("boathook_oidc.provider:_MAX_BYTES",)},
     "service/access/signing_keys.py": {"token": ("boathook.verification.jwt:MAX_TOKEN",)},
     "service/access/user_tokens.py": {"json": ("boathook.service.access.user_tokens:_MAX_BYTES",)},
     "service/sending/openapi_import.py": {

@@ -10,13 +10,13 @@ from boathook.db.operators import Operator, SavedView, delete_view, list_views, 
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
 from boathook.service.access import operators
-from boathook.service.access.oidc import OidcIdentity
+from boathook.service.access.identity_provider import ProvidedIdentity
 from boathook.service.access.operators import ClientInfo
 from tests.postgres.portal_client import ConsoleApp, open_console
 from tests.support import eventually
 
 LIST = "/console/operators"
-ADA = OidcIdentity("https://login.example.com 17", "ada@example.com", Role.OPERATOR, True, True)
+ADA = ProvidedIdentity("https://login.example.com 17", "ada@example.com", Role.OPERATOR, True, True)
 
 
 async def test_two_admins_who_create_one_name_get_one_operator_and_one_error(db):
@@ -46,10 +46,10 @@ async def test_first_sign_ins_through_the_provider_at_once_are_one_operator(db, 
         assert binds == int(is_known)
 
 
-async def sign_in_as(console: ConsoleApp, person: OidcIdentity) -> Operator:
+async def sign_in_as(console: ConsoleApp, person: ProvidedIdentity) -> Operator:
     async with console.context.work(actor="console:sign-in") as work:
         browser = ClientInfo("127.0.0.1", "test")
-        return (await operators.sign_in_with_oidc(work, person, timedelta(hours=1), browser)).operator
+        return (await operators.sign_in_with_provider(work, person, timedelta(hours=1), browser)).operator
 
 
 async def test_the_provider_cannot_take_over_the_name_of_another_subject(db):

@@ -30,8 +30,8 @@ from boathook.domain.model import Role
 from boathook.server.asgi_guard import apply_forwarded_headers
 from boathook.service.access import login_rate, operators, passwords
 from boathook.service.access.authorization import ACCESS_RULES
+from boathook.service.access.identity_provider import AuthorizationRequest
 from boathook.service.access.login_rate import LoginRateLimiter
-from boathook.service.access.oidc import AuthorizationRequest
 from boathook.service.access.sign_in_link import LINK_PATH
 from boathook.service.caller import HOST
 from boathook.service.catalogue import operators as operator_actions
@@ -39,7 +39,7 @@ from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.operators import OperatorNamed
 from boathook_console import login as signing_in
 from boathook_console.areas import AREAS
-from boathook_console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
+from boathook_console.login import PROVIDER_CALLBACK_PATH, PROVIDER_START_PATH
 from boathook_console.routes import BASE, ConsoleContext, RouteSpec
 from boathook_console.shared import context
 from boathook_pages.security import csrf_token
@@ -52,7 +52,7 @@ from tests.support import sampled
 ENTRIES = [entry for area in AREAS for entry in area.entries]
 FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
 OPEN = {
-    f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", LINK_PATH, OIDC_START_PATH, OIDC_CALLBACK_PATH,
+    f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", LINK_PATH, PROVIDER_START_PATH, PROVIDER_CALLBACK_PATH,
 }  # fmt: skip
 """What needs no session."""
 OUTSIDERS = ("nobody", "invented", "disabled", "expired", "idle", "customer", "program")
@@ -489,7 +489,7 @@ async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Databa
     async with open_console(db, **issuer) as console:
         browser = PageClient(console.app)
         answer = await browser.get(
-            f"{OIDC_CALLBACK_PATH}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"}
+            f"{PROVIDER_CALLBACK_PATH}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"}
         )
     assert answer.status_code == 400
     assert "another sign-in attempt" in answer.text

@@ -13,7 +13,7 @@ from boathook.db.database import Database
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
 from boathook.service.access import operators
-from boathook.service.access.oidc import OidcIdentity
+from boathook.service.access.identity_provider import ProvidedIdentity
 from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
 from boathook.service.caller import HOST
 from boathook.service.catalogue import operators as operator_actions
@@ -120,10 +120,10 @@ async def test_a_disabled_developer_stays_out(console: ConsoleApp, tmp_path: Pat
 
 async def test_an_identity_provider_cannot_sign_in_as_the_developer(console: ConsoleApp, tmp_path: Path):
     await enter(console, create_token(tmp_path))
-    same_name = OidcIdentity("https://idp.example/7", "boathook dev", Role.ADMIN, False, True)
+    same_name = ProvidedIdentity("https://idp.example/7", "boathook dev", Role.ADMIN, False, True)
     with pytest.raises(InvalidState, match="belongs to another operator"):
         async with console.context.work(actor="test") as work:
-            await operators.sign_in_with_oidc(work, same_name, None, None)
+            await operators.sign_in_with_provider(work, same_name, None, None)
 
 
 def test_a_token_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

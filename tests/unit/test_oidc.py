@@ -17,8 +17,9 @@ from boathook.domain.errors import FetchFailed
 from boathook.domain.model import Role
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
-from boathook.service.access.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
-from boathook_console.settings import console_table
+from boathook.service.access.identity_provider import AuthorizationRequest, ProvidedIdentity
+from boathook_oidc.provider import OidcProvider, OidcRejected
+from boathook_oidc.settings import find_table
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"
 KEY = rsa.generate_private_key(65_537, 2_048)
@@ -78,8 +79,10 @@ def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid:
     return jwt.encode(content, key, algorithm, headers={"kid": kid} if kid else {})
 
 
-async def complete_login(token: str, issuer: str = ISSUER, userinfo: dict[str, Any] | None = None) -> OidcIdentity:
-    provider = OidcProvider(SETTINGS, console_table(SETTINGS))
+async def complete_login(token: str, issuer: str = ISSUER, userinfo: dict[str, Any] | None = None) -> ProvidedIdentity:
+    table = find_table(SETTINGS)
+    assert table is not None
+    provider = OidcProvider(SETTINGS, table)
     provider.close()
     stub = Stub(token, issuer)
     if userinfo is not None:

@@ -16,7 +16,7 @@ import boathook
 from boathook.api.publish import _PlainRequest
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
-from boathook.service.access.oidc import AuthorizationRequest
+from boathook.service.access.identity_provider import AuthorizationRequest
 from boathook.service.access.operators import NewSession
 from boathook.service.catalogue.values import Result
 from boathook.testing.server_process import ServerProcess
@@ -39,7 +39,7 @@ RECORDS: tuple[Callable[[], object], ...] = (
     lambda: _DesiredEndpoint(UNUSED, (SHOWN,), {"authorization": MARKER}, MARKER),
     lambda: Keys(MARKER, SHOWN),
     lambda: NewSession(cast("Any", SHOWN), MARKER),
-    lambda: AuthorizationRequest(state=MARKER, nonce=MARKER, verifier=MARKER, wanted=SHOWN),
+    lambda: AuthorizationRequest(state=MARKER, nonce=MARKER, verifier=MARKER, next_path=SHOWN),
     lambda: _PlainRequest(SHOWN, MARKER, "/", ""),
     lambda: ServerProcess(UNUSED, {"stripe": MARKER}, SHOWN, UNUSED, UNUSED),
 )

@@ -108,6 +108,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A folder in `server.data_dir` that may still have its events when its sections are not used any more."""
     spools: str | None = None
     """Called with the settings; returns a list of `NamedSpool`: spools of this host in addition to its own."""
+    identity_provider: str | None = None
+    """Called with the settings; returns the `IdentityProvider` through which operators sign in, or None."""
     process: str | None = None
     """Called with the settings and the name of a process; returns a context manager that is entered while the process
     runs, before any other part is opened in it."""

@@ -159,7 +159,6 @@ def _settings_of_tests(overrides: Mapping[str, Any], data_dir: Path) -> dict[str
         "server.roles": config.defaults()["server"]["roles"],
         "worker.retry": "none",
         "outbound.encryption_keys": [],
-        "console.oidc_issuer": "",
     }
     fixed = {
         "server.bind": address,

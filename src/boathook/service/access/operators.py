@@ -17,8 +17,8 @@ from boathook.domain.endpoints import check_segment
 from boathook.domain.errors import AlreadyExists, InvalidState, NotFound
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
+from boathook.service.access.identity_provider import ProvidedIdentity
 from boathook.service.access.keys import hash_token
-from boathook.service.access.oidc import OidcIdentity
 from boathook.service.access.passwords import hash_password, is_password, rehash_if_weak
 from boathook.service.access.sign_in_link import redeem_token
 from boathook.service.fields import Rule, check_value
@@ -149,8 +149,8 @@ async def sign_in(
         return await start_session(work, current, lifetime, browser)
 
 
-async def sign_in_with_oidc(
-    work: UnitOfWork, person: OidcIdentity, lifetime: timedelta, browser: ClientInfo
+async def sign_in_with_provider(
+    work: UnitOfWork, person: ProvidedIdentity, lifetime: timedelta, browser: ClientInfo
 ) -> NewSession:
     """Return a new session for a user whom the identity provider has authenticated.
 
@@ -172,7 +172,7 @@ async def sign_in_with_oidc(
     return await start_session(work, operator, lifetime, browser)
 
 
-async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
+async def _link_or_create(work: UnitOfWork, person: ProvidedIdentity) -> Operator:
     operator = await operators.find(work.connection, person.name)
     if operator is None:
         if person.role is None:
@@ -197,7 +197,7 @@ async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
     return linked
 
 
-def _roleless(person: OidcIdentity) -> InvalidState:
+def _roleless(person: ProvidedIdentity) -> InvalidState:
     return InvalidState(f"{person.name} has no role here; see console.oidc_roles", "no_role")
 
 

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 import msgspec
@@ -16,41 +16,16 @@ import msgspec
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed, InvalidState, TokenRejected
 from boathook.domain.model import Role
-from boathook.domain.redaction import RedactedStruct
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
+from boathook.service.access.identity_provider import AuthorizationRequest, IdentityProvider, ProvidedIdentity
 from boathook.service.access.signing_keys import SigningKeys, read_groups
+from boathook_oidc.settings import OidcTable, find_table, resolve_secret
 
 _KEPT_S: Final = 3_600.0
 _LEEWAY_S: Final = 60
 _MAX_BYTES: Final = 262_144
 _MAX_CLAIM_LENGTH: Final = 200
-
-
-class AuthorizationRequest(RedactedStruct, frozen=True):
-    """The state of one login attempt, stored by the browser."""
-
-    hidden_fields: ClassVar[frozenset[str]] = frozenset({"nonce", "state", "verifier"})
-
-    state: str = msgspec.field(default_factory=secrets.token_urlsafe)
-    nonce: str = msgspec.field(default_factory=secrets.token_urlsafe)
-    verifier: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(48))
-    wanted: str = ""
-    """The page that was requested before the login."""
-
-
-class OidcIdentity(msgspec.Struct, frozen=True):
-    """A user as the provider identifies them."""
-
-    subject: str
-    """The issuer and the user's id there, which is never reassigned."""
-    name: str
-    role: Role | None
-    """None if the claims grant no role."""
-    is_role_managed: bool
-    """Whether the claims decide the user's role."""
-    is_name_verified: bool
-    """Whether no other user of the provider can have this name."""
 
 
 class OidcRejected(InvalidState):
@@ -60,52 +35,27 @@ class OidcRejected(InvalidState):
         super().__init__(message, "oidc_refused")
 
 
-class OidcTerms(Protocol):
-    """What the settings say about the identity provider and its claims."""
-
-    @property
-    def oidc_issuer(self) -> str:
-        """The base URL of the provider."""
-
-    @property
-    def oidc_client_id(self) -> str:
-        """The id of boathook's client there."""
-
-    @property
-    def oidc_client_secret(self) -> str:
-        """The client's secret, or a reference to it; empty for a public client."""
-
-    @property
-    def oidc_name_claim(self) -> str:
-        """The claim with the operator's name."""
-
-    @property
-    def oidc_role_claim(self) -> str:
-        """The claim with the groups; empty if none is read."""
-
-    @property
-    def oidc_roles(self) -> Mapping[str, str]:
-        """The role of each group."""
-
-    @property
-    def oidc_default_role(self) -> str:
-        """The role of operators in none of these groups; empty denies access."""
+def open_provider(settings: Settings) -> "OidcProvider | None":
+    """Return the provider of the settings; None if there is none. Raises ConfigError as `OidcProvider` does."""
+    table = find_table(settings)
+    return None if table is None else OidcProvider(settings, table)
 
 
-class OidcProvider:
+class OidcProvider(IdentityProvider):
     """The identity provider of the settings; one per process.
 
     Args:
-        settings: the settings.
-        terms: what they say about the provider.
+        settings: all settings.
+        table: those of the provider.
 
     Raises:
         ConfigError: the client's secret or the proxy cannot be read.
     """
 
-    def __init__(self, settings: Settings, terms: OidcTerms) -> None:
-        self._terms = terms
-        self._secret = settings.resolve(terms.oidc_client_secret, "console.oidc_client_secret")
+    def __init__(self, settings: Settings, table: OidcTable) -> None:
+        self._table = table
+        self._secret = resolve_secret(settings, table)
+        self.name = table.oidc_issuer.replace("https://", "")
         proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
         self._client = Client(settings.outbound.model_copy(update={"proxy": proxy}))
         self._metadata: Mapping[str, Any] = {}
@@ -122,7 +72,7 @@ class OidcProvider:
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
-            "client_id": self._terms.oidc_client_id,
+            "client_id": self._table.oidc_client_id,
             "redirect_uri": return_to,
             "scope": "openid profile email",
             "state": attempt.state,
@@ -133,7 +83,7 @@ class OidcProvider:
         page = metadata["authorization_endpoint"]
         return f"{page}{'&' if '?' in page else '?'}{urlencode(query)}"
 
-    async def complete_login(self, attempt: AuthorizationRequest, code: str, return_to: str) -> OidcIdentity:
+    async def complete_login(self, attempt: AuthorizationRequest, code: str, return_to: str) -> ProvidedIdentity:
         """Return the user who returned with *code*.
 
         Raises:
@@ -142,7 +92,7 @@ class OidcProvider:
         """
         tokens = await self._redeem(attempt, code, return_to)
         claims = await self._read(str(tokens.get("id_token", "")), attempt.nonce)
-        claim_names = {self._terms.oidc_name_claim, self._terms.oidc_role_claim} - {""}
+        claim_names = {self._table.oidc_name_claim, self._table.oidc_role_claim} - {""}
         if not claim_names <= claims.keys():
             claims = {**await self._fetch_userinfo(str(tokens.get("access_token", "")), str(claims["sub"])), **claims}
         return self._person(claims)
@@ -158,10 +108,10 @@ class OidcProvider:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if not self._secret or "client_secret_basic" not in methods:
-            form |= {"client_id": self._terms.oidc_client_id}
+            form |= {"client_id": self._table.oidc_client_id}
             form |= {"client_secret": self._secret} if self._secret else {}
         else:
-            pair = f"{quote_plus(self._terms.oidc_client_id)}:{quote_plus(self._secret)}"
+            pair = f"{quote_plus(self._table.oidc_client_id)}:{quote_plus(self._secret)}"
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         url = metadata["token_endpoint"]
         return _object(
@@ -177,7 +127,7 @@ class OidcProvider:
         try:
             claims = await self._keys.decode(
                 token,
-                audience=self._terms.oidc_client_id,
+                audience=self._table.oidc_client_id,
                 issuer=issuer,
                 required=("exp", "iat", "aud", "iss", "sub"),
                 leeway_s=_LEEWAY_S,
@@ -186,7 +136,7 @@ class OidcProvider:
             raise OidcRejected(f"the identity provider's token {error}") from None
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
-        if claims.get("azp", self._terms.oidc_client_id) != self._terms.oidc_client_id:
+        if claims.get("azp", self._table.oidc_client_id) != self._table.oidc_client_id:
             raise OidcRejected("the identity provider's token was issued for another application")
         return claims
 
@@ -207,7 +157,7 @@ class OidcProvider:
         """Return the provider's metadata (OpenID Connect Discovery 1.0)."""
         if self._metadata and time.monotonic() < self._metadata_until:
             return self._metadata
-        issuer = self._terms.oidc_issuer
+        issuer = self._table.oidc_issuer
         answer = await self._client.request("GET", f"{issuer}/.well-known/openid-configuration", max_bytes=_MAX_BYTES)
         metadata = _object(answer, "read its configuration")
         if str(metadata.get("issuer", "")).rstrip("/") != issuer:
@@ -220,26 +170,26 @@ class OidcProvider:
         self._metadata, self._metadata_until = metadata, time.monotonic() + _KEPT_S
         return metadata
 
-    def _person(self, claims: Mapping[str, Any]) -> OidcIdentity:
-        terms = self._terms
-        name = claims.get(terms.oidc_name_claim)
+    def _person(self, claims: Mapping[str, Any]) -> ProvidedIdentity:
+        table = self._table
+        name = claims.get(table.oidc_name_claim)
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_CLAIM_LENGTH:
             raise OidcRejected(
-                f"the identity provider's token lacks the claim of console.oidc_name_claim, {terms.oidc_name_claim!r}"
+                f"the identity provider's token lacks the claim of console.oidc_name_claim, {table.oidc_name_claim!r}"
             )
         is_verified = claims.get("email_verified") in {True, "true"}  # Amazon Cognito writes a text
-        if terms.oidc_name_claim == "email" and "email_verified" in claims and not is_verified:
+        if table.oidc_name_claim == "email" and "email_verified" in claims and not is_verified:
             raise OidcRejected(f"the identity provider has not verified the e-mail address {name!r}")
-        is_proven = terms.oidc_name_claim != "email" or is_verified
-        return OidcIdentity(
-            f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(terms.oidc_roles), is_proven
+        is_proven = table.oidc_name_claim != "email" or is_verified
+        return ProvidedIdentity(
+            f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(table.oidc_roles), is_proven
         )
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
-        groups = read_groups(claims, self._terms.oidc_role_claim)
-        granted = {role for group, role in self._terms.oidc_roles.items() if group in groups}
-        if self._terms.oidc_default_role:
-            granted.add(self._terms.oidc_default_role)
+        groups = read_groups(claims, self._table.oidc_role_claim)
+        granted = {role for group, role in self._table.oidc_roles.items() if group in groups}
+        if self._table.oidc_default_role:
+            granted.add(self._table.oidc_default_role)
         return next((role for role in reversed(Role) if role in granted), None)
 
 
