@@ -19,8 +19,9 @@ from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
+from boathook.domain.messages import Message
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyScope, NewKey

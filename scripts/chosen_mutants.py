@@ -62,6 +62,7 @@ _CALLS: Final = ("tests/postgres/test_api_calls.py",)
 _APPLICATIONS: Final = ("tests/postgres/test_api_applications.py",)
 _PUBLISH: Final = ("tests/postgres/test_publish.py",)
 _GROUP_COMMIT: Final = ("tests/unit/test_group_commit.py",)
+_MESSAGE_RULES: Final = ("tests/postgres/test_message_rules.py",)
 _OUTBOX: Final = ("tests/postgres/test_outbox.py",)
 _BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
 _ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
@@ -701,6 +702,16 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _PASSING,
         ),
         ChosenMutant("handlers/outbox.py", "compiled.due(draft)", "None", _DUE_PUBLISHERS),
+        ChosenMutant(
+            "handlers/outbox.py",
+            "check_message(draft.message, is_for_application=self.routing.application is not None)",
+            "pass",
+            _MESSAGE_RULES,
+        ),
+        ChosenMutant(
+            "service/buffered_publisher.py", "        check_message(message)\n        key", "        key", _BUFFERED
+        ),
+        ChosenMutant("domain/messages.py", " or message.is_accepted:", ":", _MESSAGE_RULES),
         ChosenMutant("handlers/operational.py", "await notify_due(connection, due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant("delivery/handler_executor.py", "self._notifier.notify(due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant(

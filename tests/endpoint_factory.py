@@ -9,7 +9,8 @@ import msgspec
 from boathook.db.database import Connection, Database
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
-from boathook.handlers.outbox import Message, Outbox
+from boathook.domain.messages import Message
+from boathook.handlers.outbox import Outbox
 from boathook.service.unit_of_work import new_id
 
 

@@ -12,11 +12,12 @@ from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import FetchFailed, NotFound, ServedElsewhere, TooManyDeliveries, ValueRejected
 from boathook.domain.homes import Assignment
+from boathook.domain.messages import Message
 from boathook.domain.model import Duplicate, IdempotencyConflict, NewEvent, Publication, Published, Receipt
 from boathook.domain.policy import Breaker, Dead, Retry, RetryPolicy
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event
-from boathook.handlers.outbox import Message, Outbox, is_application_id
+from boathook.handlers.outbox import Outbox, is_application_id
 from boathook.handlers.sessions import BeginLate, LateSessions
 from boathook.handlers.transaction import connection_of
 from boathook_cells import store
@@ -172,4 +173,5 @@ def _to_message(event: Event, message: NewEvent, publication: Publication) -> Me
         content_until=publication.content_until,
         headers=event.headers,
         content_type=message.content_type,
+        is_accepted=True,
     )

@@ -4,12 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-import msgspec
 from starlette.responses import Response
 
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue
-from boathook.domain.json_document import describe_fault
+from boathook.domain.errors import InvalidMessage, InvalidValue
+from boathook.domain.messages import Message, read_object
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission
 from boathook.service.access.portal_sessions import PortalAppearance
@@ -18,7 +17,6 @@ from boathook.service.operating import recipient_stats
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 from boathook.service.sending import applications, endpoints, messages
 from boathook.service.sending.applications import Application, NewApplication
-from boathook.service.sending.messages import JSON_TYPE, Message
 from boathook_console.routes import BASE, ConsoleContext, Routes
 from boathook_console.settings import console_table
 from boathook_console.shared.context import ApplicationScope, Page, Pages
@@ -215,25 +213,16 @@ async def publish(context: ConsoleContext) -> Response:
 def _read_message(reader: FormReader, application: str) -> Message:
     payload = reader.text("payload").encode("utf-8", "replace")
     try:
-        msgspec.json.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        reader.problems["payload"] = describe_fault(payload)
+        read_object(payload)
+    except InvalidMessage as error:
+        reader.problems[error.field] = error.reason
     document = {
         "eventType": reader.text("eventType"),
         "eventId": reader.text("eventId") or None,
         "channels": reader.words("channels") or None,
         "tags": reader.words("tags") or None,
     }
-    read = reader.validate(MessageIn, document)
-    return Message(
-        application=application,
-        type=read.event_type,
-        payload=messages.object_of(payload),
-        content_type=JSON_TYPE,
-        id=read.event_id,
-        channels=tuple(read.channels or ()),
-        tags=tuple(read.tags or ()),
-    )
+    return reader.validate(MessageIn, document).value(application, payload)
 
 
 @routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)

@@ -389,8 +389,11 @@ async def test_send_explains_wrong_arguments(store: Store, cli: Cli):
     assert "--data: it is not JSON" in cli.complaint(*send, "--data", "{")
     assert "write NAME:VALUE" in cli.complaint(*send, "--header", "nonsense")
     assert "--channel: " in cli.complaint(*send, "--channel", "no spaces")
-    cli.run(*send, "--id", "k", "--data", "1")
-    assert "with a different payload" in cli.complaint(*send, "--id", "k", "--data", "2", code=1)
+    cli.run(*send, "--id", "k", "--data", '{"n": 1}')
+    assert "with a different payload" in cli.complaint(*send, "--id", "k", "--data", '{"n": 2}', code=1)
+    assert "--data: write a JSON object" in cli.complaint(*send, "--data", "1")
+    assert "--type: an event type is 1 to 256" in cli.complaint(*send[:-1], "orders/create")
+    assert "--id: it must not start with msg_" in cli.complaint(*send, "--id", "msg_1")
     nobody = cli.complaint("send", "--application", "nobody", "--type", "x", code=1)
     assert "boathook applications create NAME --uid nobody" in nobody
 
@@ -572,7 +575,7 @@ def test_without_a_url_commands_share_an_embedded_server():
         assert "no database: database.url is not set" in bare.complaint("check")
         bare.run("migrate")
         bare.run("applications", "create", "Acme", "--uid", "acme")
-        (sent,) = bare.objects("send", "--application", "acme", "--type", "x", "--data", "1")
+        (sent,) = bare.objects("send", "--application", "acme", "--type", "x", "--data", "{}")
         assert [row["id"] for row in bare.objects("events", "list")] == [sent["event_id"]]
         assert bare.objects("check")[0]["balanced"] is True
         pid_file = folder / ".boathook" / "postgres" / "data" / "postmaster.pid"

@@ -55,8 +55,8 @@ def seen(cli: Cli, endpoint: str) -> dict:
         (("sources", "secrets", "add", "shop", "--expire-others", "999d"), "--expire-others: write a time"),
         (("send", "--application", "acme", "--type", "a", "--data", "{"), "--data: it is not JSON"),
         (("send", "--application", "acme", "--type", "a", "--channel", "a b"), "--channel: "),
-        (("send", "--application", "acme", "--type", "a\n"), "--type: write a text without control characters"),
-        (("send", "--application", "acme", "--type", "a", "--id", ""), "--id: write a text without control characters"),
+        (("send", "--application", "acme", "--type", "a\n"), "--type: an event type is 1 to 256 letters"),
+        (("send", "--application", "acme", "--type", "a", "--id", ""), "--id: write 1 to 512 printable characters"),
     ],
 )  # fmt: skip
 def test_the_command_line_refuses_what_other_interfaces_refuse(cli: Cli, words: tuple[str, ...], complaint: str):

@@ -20,9 +20,10 @@ from boathook.db.route_registry import Routes, read_routes
 from boathook.db.sql_functions import SqlFunction
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.messages import Message
 from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.intake import Intake
 from boathook.service import unit_of_work
 from boathook.service.operating import doctor

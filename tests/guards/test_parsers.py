@@ -45,6 +45,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
+    "domain/messages.py": {"json": (API, FORM)},
     "service/access/access_copy.py": {"json": (OURS,)},
     "boathook_mcp/outside.py": {
         "json": ("boathook_mcp.outside:MAX_REDACTED",),
@@ -54,7 +55,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_rabbitmq/administration.py": {"json": ("boathook_rabbitmq.administration:_MAX_ANSWER",)},
     "service/receiving/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "boathook_console/shared/site.py": {"json": ("boathook_console.shared.site:_MAX_REPORT_BYTES",)},
-    "boathook_console/applications.py": {"json": (FORM,)},
     "boathook_console/shared/endpoint_forms.py": {
         "json": (FORM,),
         **dict.fromkeys(("_nodes", "_group", "tree_values"), ("boathook_console.shared.endpoint_forms:MAX_LEVELS",)),
@@ -84,7 +84,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "yaml": (OPENAPI + "MAX_YAML", OPENAPI + "MAX_YAML_TOKENS", DEPTH),
         "_rewrite_references": (OPENAPI + "_MAX_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
     },
-    "service/operating/operations.py": {"json": (API,)},
     # As deep as our tables are.
     "service/fields.py": {
         "json": (API,),

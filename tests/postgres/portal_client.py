@@ -15,6 +15,7 @@ from boathook.db.applications import Application
 from boathook.db.database import Database
 from boathook.db.endpoints import Endpoint
 from boathook.db.operators import ClientInfo
+from boathook.domain.messages import Message
 from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
@@ -23,7 +24,7 @@ from boathook.service.access import keys, operators
 from boathook.service.sending import applications, endpoints, messages
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.messages import JSON_TYPE, Message
+from boathook.service.sending.messages import JSON_TYPE
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 

@@ -113,7 +113,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"tags": list("abcdef")}, ["body", "tags"]),
     ({"payloadRetentionPeriod": 91}, ["body", "payloadRetentionPeriod"]),
     ({"payloadRetentionHours": 1, "payloadRetentionPeriod": 1}, ["body"]),
-    ({"deliverAt": "2999-01-01T00:00:00Z"}, ["body"]),
+    ({"deliverAt": "2999-01-01T00:00:00Z"}, ["body", "deliverAt"]),
 ]
 
 

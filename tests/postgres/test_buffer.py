@@ -17,8 +17,9 @@ from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, ValueRejected
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, BufferMark, Duplicate, NewDelivery, NewEvent, Receipt
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import encode

@@ -30,9 +30,10 @@ from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, ServedElsewhere, SpoolUnavailable
 from boathook.domain.filters import Router
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Duplicate, NewEvent
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Refused
 from boathook.ingest.intake import Intake, Mode
@@ -605,6 +606,17 @@ async def test_a_message_of_a_deleted_application_is_kept_and_counted(gateway: G
 def counted(name: str, *labels: str) -> float:
     found = meters._counters[name].get(labels)
     return 0 if found is None else found.value
+
+
+async def test_a_wrong_value_is_refused_in_an_outage_as_before(gateway: Gateway) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"eventType": "a b"}, {"eventId": "msg_1"}, {"channels": ["a/b"]}, {"tags": ["ü"]}, {"payload": [1]},
+    ]  # fmt: skip
+    before = [await gateway.publish(PLAIN | body, expect=422) for body in wrong]
+    await gateway.cut()
+    assert [await gateway.publish(PLAIN | body, expect=422) for body in wrong] == before
+    await gateway.heal()
+    assert await gateway.stored() == []
 
 
 async def test_undecidable_requests_are_refused(gateway: Gateway) -> None:

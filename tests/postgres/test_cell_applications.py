@@ -11,7 +11,8 @@ from boathook.db.database import Database
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, ServedElsewhere
 from boathook.domain.ids import message_key
-from boathook.handlers.outbox import Message, Outbox
+from boathook.domain.messages import Message
+from boathook.handlers.outbox import Outbox
 from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import AppContext
 from boathook_cells import keys, moves, store

@@ -15,9 +15,10 @@ from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
 from boathook.domain import ids
 from boathook.domain.errors import ServedElsewhere
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey
 from boathook.handlers.hooks import Hooks
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.handlers.sessions import AsyncSessions
 from boathook.server.loading import bound
 from boathook.service.operating import operations

@@ -19,8 +19,9 @@ from boathook.db.route_registry import register
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
+from boathook.domain.messages import Message
 from boathook.domain.model import Duplicate, Origin, Role, Route
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.service.access.authorization import Principal
 from boathook.service.caller import HOST
 from boathook.service.catalogue import conflicts as actions

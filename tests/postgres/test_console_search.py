@@ -7,10 +7,11 @@ import pytest
 from boathook.db.database import Database
 from boathook.db.queries import endpoint_stats
 from boathook.db.route_registry import register
+from boathook.domain.messages import Message
 from boathook.domain.model import Role, Route
 from boathook.service.sending import endpoints, messages
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.messages import JSON_TYPE, Message
+from boathook.service.sending.messages import JSON_TYPE
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
 FRAGMENT = {"hx-request": "true"}

@@ -13,11 +13,12 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.due_notifier import DUE_CHANNEL, read_payload
 from boathook.domain.due import ANY_DUE, DueRecipient, due_recipients
+from boathook.domain.messages import Message
 from boathook.fastapi import Webhooks
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.server.in_process import RunningServer
 from boathook.service.operating.operations import AuditContext, send
 from tests.postgres.api_client import ApiClient, open_api_client

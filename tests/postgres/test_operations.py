@@ -29,8 +29,8 @@ from boathook.domain.errors import (
     NotFound,
     ValueRejected,
 )
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Duplicate, Receipt, Route
-from boathook.handlers.outbox import Message
 from boathook.service.caller import HOST
 from boathook.service.catalogue import dead_letters as actions
 from boathook.service.catalogue import deliveries, rejections, selection
@@ -462,7 +462,7 @@ class TestReverify:
 
 
 def message(**fields: Any) -> Message:
-    return Message(**{"application": "acme", "type": "invoice.paid", "payload": b"1", **fields})
+    return Message(**{"application": "acme", "type": "invoice.paid", "payload": b"{}", **fields})
 
 
 async def send(store: Store, *, validate: bool = False, **fields: Any) -> Receipt:
@@ -491,7 +491,7 @@ class TestSend:
         assert isinstance(first, Accepted)
         assert again == Duplicate(first.event_id)
         with pytest.raises(DuplicateMessage, match="already has the id 'k'"):
-            await send(store, id="k", payload=b"2")
+            await send(store, id="k", payload=b'{"n":2}')
         await assert_balanced(store)
 
     async def test_an_invalid_json_payload_is_refused(self, store: Store):

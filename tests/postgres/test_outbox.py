@@ -16,11 +16,12 @@ from boathook.db.rerouting import count_unhandled
 from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
 from boathook.domain.errors import ApplicationNotFound, DuplicateMessage, InvalidMessage, NotFound, RoutesChanged
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotencyKey, IdempotentReplay, Route
 from boathook.handlers import outbox as outbox_module
 from boathook.handlers.api import Boathook
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.server.loading import bind
 from tests.endpoint_factory import (
     add_application,

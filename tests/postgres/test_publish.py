@@ -14,7 +14,7 @@ from boathook.db.database import Database
 from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError
-from boathook.handlers.outbox import Message
+from boathook.domain.messages import Message
 from boathook.service.sending import applications, group_publisher, messages
 from boathook.service.sending.applications import NewApplication
 from tests.postgres.api_client import ApiClient, make_token, open_api_client

@@ -22,8 +22,9 @@ from boathook.db.secret_box import SecretBox
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, NotFound, ValueRejected
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, NewEvent, Route
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_builder import scoped_hash
 from boathook.service.caller import HOST
 from boathook.service.catalogue import jobs

@@ -14,9 +14,9 @@ from boathook.db.pubsub import notify_call
 from boathook.domain import json_document
 from boathook.domain.errors import InvalidMessage
 from boathook.domain.json_document import encode, parse, parse_exactly, parse_with_exact
+from boathook.domain.messages import Message, read_object
 from boathook.domain.verification import Verified
-from boathook.handlers.outbox import Message, Outbox
-from boathook.service.operating.operations import read_payload
+from boathook.handlers.outbox import Outbox
 from boathook.testing import event
 from tests.unit.test_dedup_keys import LIST, judge
 from tests.unit.verifier_factory import NOW, signed, verifier
@@ -129,7 +129,7 @@ def test_the_loss_is_seen_without_the_check(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("text", ["1e309", '{"a": [1e309]}', "NaN", '{"a": -Infinity}'])
 def test_the_command_line_refuses_the_same_in_a_text(text: str) -> None:
     with pytest.raises(InvalidMessage, match=r"^payload: "):
-        read_payload(Message(application="acme", type="a", payload=text.encode()))
+        read_object(text.encode())
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ async def test_a_message_is_validated_in_a_thread_within_the_same_bound(
 
     monkeypatch.setattr(event_types, "read_schemas", read_schemas)
     with pytest.raises(InvalidMessage, match=TOO_LONG):
-        await event_types.check_message(cast("Any", None), organization="o", type="invoice.paid", payload={"a": 1})
+        await event_types.check_payload(cast("Any", None), organization="o", type="invoice.paid", payload={"a": 1})
     assert len(validated) == 1
     assert IN_LOOP not in validated
 

@@ -13,6 +13,7 @@ from boathook.api.messages import MessageOut, show_message
 from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import ApplicationCall, body_of, router
 from boathook.domain.health import HealthState
+from boathook.domain.messages import read_object
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.catalogue import endpoints as operations
 from boathook.service.limits import SecretGrace
@@ -329,7 +330,8 @@ async def send_example(
     """Send one test message to an endpoint, regardless of its event types and channels."""
     payload = None
     if body.payload is not None:
-        payload = messages.object_of(bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload))
+        payload = bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload)
+        read_object(payload)
     row = await messages.send_example(
         call.work, call.application, endpoint_id, body.event_type, payload=payload, index=body.example_index
     )

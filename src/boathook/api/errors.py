@@ -34,6 +34,7 @@ from boathook.domain.errors import (
     SecretUnreadable,
     ServedElsewhere,
 )
+from boathook.domain.messages import PUBLIC_NAMES
 from boathook.observability.log import get_logger
 from boathook.service.elsewhere import Elsewhere
 from boathook.service.schemas.fields import NAME_PATTERN
@@ -96,7 +97,8 @@ def to_response(error: Exception, elsewhere: Elsewhere | None = None) -> Respons
         case InvalidValue():
             return _invalid_values([error, *error.others], "body")
         case InvalidMessage():
-            return _invalid_values([InvalidValue(str(error), "payload")], "body")
+            where = [PUBLIC_NAMES.get(error.field, error.field)] if error.field else []
+            return _invalid_values([InvalidValue(error.reason, *where)], "body")
         case NotFound():
             return _coded(404, "not_found", "Entity not found")
         case NotAllowed():

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Path, Request
+from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
@@ -24,6 +25,7 @@ from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.messages import Message, read_object
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.catalogue import messages as expunging
 from boathook.service.catalogue.messages import Expunge
@@ -32,7 +34,7 @@ from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, 
 from boathook.service.schemas.messages import ApplicationIn, MessageIn
 from boathook.service.sending import applications, messages
 from boathook.service.sending.applications import Application
-from boathook.service.sending.messages import JSON_TYPE, Message, MessageRow
+from boathook.service.sending.messages import MessageRow
 
 routes = router("Message")
 
@@ -158,11 +160,11 @@ async def create_message(
         raise invalid("write an application's id or uid", "path", "app_id_or_uid")
     if call.buffered is None:
         application = await _application(call, app_id, body.application)
-        message = _message(call, application.shown_id, body, await body_of(request))
+        message = await _read_message(call, application.shown_id, body, request)
         row, is_repeated = await messages.create(call.work, application, message)
         call.published = row.id
     else:
-        message = _message(call, app_id, body, await body_of(request))
+        message = await _read_message(call, app_id, body, request)
         identifier, is_repeated = await call.buffered.publish(message)
         row = messages.to_row(message, identifier)
     shown = show_message(row, has_content=with_content)
@@ -175,33 +177,26 @@ async def _application(call: Call, reference: str, new: ApplicationIn | None) ->
     return await applications.ensure(call.work, reference, new.value())
 
 
-def _message(call: Call, application: str, body: MessageIn, raw: bytes) -> Message:
-    params = body.transformations_params
-    return Message(
+async def _read_message(call: Call, application: str, body: MessageIn, request: Request) -> Message:
+    return replace(
+        body.value(application, _payload_of(body, await body_of(request))),
         organization=call.principal.organization,
-        application=application,
-        type=body.event_type,
-        payload=_body(body, raw),
-        content_type=JSON_TYPE if params is None else params.content_type,
-        id=body.event_id,
-        channels=tuple(body.channels or ()),
-        tags=tuple(body.tags or ()),
-        deliver_at=body.deliver_at,
-        content_until=body.content_until,
         idempotency=call.idempotency,
         event_id=call.new_id,
     )
 
 
-def _body(body: MessageIn, raw: bytes) -> bytes:
-    given = None if body.transformations_params is None else body.transformations_params.raw_payload
-    if given is not None:
+def _payload_of(body: MessageIn, raw: bytes) -> bytes:
+    raw_payload = None if body.transformations_params is None else body.transformations_params.raw_payload
+    if raw_payload is not None:
         try:
-            return given.encode()
+            return raw_payload.encode()
         except UnicodeEncodeError:
             raise InvalidValue("it is not text", "transformationsParams", "rawPayload") from None
     parts = msgspec.json.decode(raw, type=_Payload)
-    return messages.object_of(bytes(parts.payload) or bytes(parts.data))
+    payload = bytes(parts.payload) or bytes(parts.data)
+    read_object(payload)
+    return payload
 
 
 @routes.get(

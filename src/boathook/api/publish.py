@@ -7,7 +7,6 @@ rejects nothing, unless PostgreSQL is unavailable: then a plain message is publi
 """
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, cast
 from uuid import UUID
 
@@ -16,8 +15,9 @@ import msgspec
 from boathook.api.errors import to_response
 from boathook.api.idempotency import canonical_of_values, make_key
 from boathook.domain import ids
-from boathook.domain.endpoints import check_channels, check_tags, check_type, check_uid, parse_reference
+from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import DatabaseUnavailable, InvalidMessage, TooManyDeliveries
+from boathook.domain.messages import MAX_RETENTION_DAYS, MAX_RETENTION_H, Message, content_until, read_object
 from boathook.domain.model import IdempotencyKey
 from boathook.domain.redaction import RedactedStruct
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
@@ -27,15 +27,16 @@ from boathook.service.access.authorization import Principal
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.schemas.fields import format_timestamp
 from boathook.service.sending.group_publisher import GroupPublisher
-from boathook.service.sending.messages import JSON_TYPE, Message
+from boathook.service.sending.messages import JSON_TYPE
 from boathook.service.unit_of_work import AppContext, new_id
 
 _PATH: Final = re.compile(r"/api/v1/app/([a-zA-Z0-9\-_.]{1,256})/msg")
 _MAX_BODY: Final = 65_536
 """Maximum bytes of a body; parsing a larger one would block other requests for too long."""
 _UNUSUAL: Final = frozenset({b"origin", b"transfer-encoding", b"expect"})
-_Days = Annotated[int, msgspec.Meta(ge=1, le=90)]
-_Hours = Annotated[int, msgspec.Meta(ge=1, le=2160)]
+_Days = Annotated[int, msgspec.Meta(ge=1, le=MAX_RETENTION_DAYS)]
+_Hours = Annotated[int, msgspec.Meta(ge=1, le=MAX_RETENTION_H)]
+_Channels = Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -44,7 +45,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     event_type: str
     payload: msgspec.Raw
     event_id: str | None = None
-    channels: list[str] | None = None
+    channels: _Channels | None = None
     tags: list[str] | None = None
     payload_retention_period: _Days | None = None
     payload_retention_hours: _Hours | None = None
@@ -200,9 +201,9 @@ class PublishRoute:
         scope[IS_AUTHENTICATED] = True
         try:
             message = _read_message(body, request, principal, identifier)
-        except (ValueError, RecursionError):
+            published, is_repeated = await buffered.publish(message)
+        except (ValueError, RecursionError, InvalidMessage):
             return None
-        published, is_repeated = await buffered.publish(message)
         return _Published(_answer(published, message), is_repeated)
 
 
@@ -222,34 +223,23 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
 
 def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> Message:
-    """Return the message of a plain body. Raises ValueError if it is not plain or breaks a rule."""
+    """Return the message of a plain body. Raises ValueError or InvalidMessage if it is not plain or breaks a rule."""
     fields = _BODY.decode(body)
     payload = bytes(fields.payload)
-    if not payload.startswith(b"{"):
-        raise ValueError("the payload is not an object")
-    if fields.payload_retention_period is not None and fields.payload_retention_hours is not None:
-        raise ValueError("the retention is set twice")
-    msgspec.json.decode(payload)
+    read_object(payload)
     return Message(
         organization=principal.organization,
         application=request.reference,
-        type=check_type(fields.event_type),
+        type=fields.event_type,
         payload=payload,
         content_type=JSON_TYPE,
-        id=None if fields.event_id is None else check_uid(fields.event_id, ids.MESSAGE),
-        channels=() if fields.channels is None else check_channels(fields.channels),
-        tags=check_tags(fields.tags) if fields.tags else (),
-        content_until=_content_until(fields),
+        id=fields.event_id,
+        channels=fields.channels or (),
+        tags=fields.tags or (),
+        content_until=content_until(fields.payload_retention_period, fields.payload_retention_hours),
         idempotency=_idempotency(fields, request, principal) if request.idempotency_key else None,
         event_id=identifier,
     )
-
-
-def _content_until(fields: _Body) -> datetime | None:
-    days, hours = fields.payload_retention_period, fields.payload_retention_hours
-    if days is None and hours is None:
-        return None
-    return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
 
 
 def _idempotency(fields: _Body, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
@@ -266,8 +256,8 @@ def _answer(identifier: UUID, message: Message) -> bytes:
             message.id,
             message.type,
             msgspec.Raw(message.payload),
-            tuple(message.channels) or None,
-            tuple(message.tags) or None,
+            tuple(dict.fromkeys(message.channels)) or None,
+            tuple(dict.fromkeys(message.tags)) or None,
             None,
             format_timestamp(ids.created_at(identifier)),
         )

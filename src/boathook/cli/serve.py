@@ -218,12 +218,13 @@ def send(
     While PostgreSQL is unavailable, the message is written into the spool of this host, if a server runs here; its
     application must then be given by its whole id or uid.
     """
+    from boathook.domain.messages import Message
     from boathook.service import buffered_publisher
     from boathook.service.id_prefixes import complete
     from boathook.service.operating import operations
     from boathook.service.unit_of_work import new_id
 
-    message = operations.Message(
+    message = Message(
         application=application,
         type=type,
         payload=_read_payload(payload),

@@ -12,6 +12,7 @@ from boathook.config import RetentionSettings
 from boathook.db.sql_functions import SIGNAL
 from boathook.domain.due import ANY_DUE
 from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.domain.messages import Message
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import MAX_KEY, Breaker, ErrorRule, RetryDefaults, RetryPolicy, is_key
 from boathook.handlers.app_alerts import AppAlert
@@ -32,7 +33,7 @@ from boathook.handlers.manifest import (
     make_mirror,
 )
 from boathook.handlers.metric_history import MetricPoint
-from boathook.handlers.outbox import Message, Outbox, receipt_of
+from boathook.handlers.outbox import Outbox, receipt_of
 from boathook.handlers.platform import Http, Operations, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions, call, call_sync
 from boathook.handlers.transaction import SyncTransaction, Transaction
@@ -438,11 +439,12 @@ class Boathook:
 
         Args:
             tx: A handler's `Transaction`, an asyncpg connection, a psycopg AsyncConnection or an AsyncSession.
-            application: The tenant, by id or uid in the default organization; other names are for handlers only.
-            type: What happened, such as ``invoice.paid``.
+            application: The tenant, by id or uid in the default organization; other names are for handlers only, and
+                take any printable *type* and *id*.
+            type: What happened, such as ``invoice.paid``: 1 to 256 letters, digits, - _ and .
             payload: Bytes, stored unchanged, or any JSON-serializable value.
             id: Makes a second call with the same *id* and payload for this application a `Duplicate`; with None, every
-                call stores a new event.
+                call stores a new event. It has 1 to 512 printable characters, and does not start with ``msg_``.
             headers: Stored with the event and passed to its recipients.
             channels: Endpoints with channels receive the event only if they share one.
             tags: Stored with the event, for searching.

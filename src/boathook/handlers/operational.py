@@ -8,9 +8,10 @@ from boathook.db.due_notifier import notify_due
 from boathook.db.route_registry import find_operational
 from boathook.domain import ids
 from boathook.domain.endpoints import OPERATIONAL_TYPES
+from boathook.domain.messages import Message
 from boathook.domain.model import Published
 from boathook.handlers.collector import collecting_due
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Outbox
 
 
 async def publish_operational_event(

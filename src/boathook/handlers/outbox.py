@@ -38,8 +38,8 @@ from boathook.domain.errors import (
 from boathook.domain.filters import Router
 from boathook.domain.ids import message_key
 from boathook.domain.json_document import encode
+from boathook.domain.messages import Message, check_message, check_printable
 from boathook.domain.model import (
-    DEFAULT_ORGANIZATION,
     MAX_DELIVERIES,
     Accepted,
     Claim,
@@ -48,7 +48,6 @@ from boathook.domain.model import (
     IdempotencyKey,
     IdempotentReplay,
     NewDelivery,
-    Origin,
     Published,
     Receipt,
 )
@@ -65,38 +64,6 @@ _MAX_ROUNDS: Final = 5
 _MAX_ROUTES: Final = 100_000
 """Maximum number of compiled routes in memory, over all applications."""
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be published to an application."""
-
-    application: str
-    """Its id, uid or imported id. Any other name is for handlers only."""
-    type: str
-    payload: Any
-    """Bytes, stored unchanged, or any JSON-serializable value."""
-    organization: str = DEFAULT_ORGANIZATION
-    id: str | None = None
-    """The publisher's id for it, unique in the application; None if it has only boathook's id."""
-    event_id: UUID | None = None
-    """boathook's id for it, if it was assigned before; None assigns one."""
-    channels: Iterable[str] = ()
-    tags: Iterable[str] = ()
-    deliver_at: datetime | None = None
-    """Earliest time of delivery; None for immediately."""
-    content_until: datetime | None = None
-    """When its payload may be deleted; None for together with the message."""
-    headers: Mapping[str, str] | None = None
-    content_type: str | None = None
-    """None for application/json, or application/octet-stream for bytes."""
-    idempotency: IdempotencyKey | None = None
-    """Of the request. The same key with a different request is an `IdempotencyConflict`."""
-    origin: Origin = Origin.PUBLISHED
-
-    @property
-    def request_sha256(self) -> bytes | None:
-        """`IdempotencyKey.request_sha256`; None without a key."""
-        return None if self.idempotency is None else self.idempotency.request_sha256
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -134,7 +101,8 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
         return None if self.routing.application is None else self.routing.application.home
 
     def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
-        """Return the deliveries of *draft*. Raises TooManyDeliveries."""
+        """Return the deliveries of *draft*. Raises InvalidMessage and TooManyDeliveries."""
+        check_message(draft.message, is_for_application=self.routing.application is not None)
         return self.route(draft.message.type, draft.headers, draft.body, draft.channels)
 
     def route(
@@ -397,33 +365,26 @@ def _draft(message: Message, memory_days: float) -> Draft:
     began_ns = time.time_ns()
     identifier = message.event_id or ids.make(began_ns // 1_000_000, secrets.randbits(74))
     _check_storable("application", message.application)
-    _name("type", message.type)
-    own_id = None if message.id is None else _name("id", message.id)
-    body, content_type = _encoded(message.payload)
+    body, default_content_type = _encoded(message.payload)
+    content_type = message.content_type or default_content_type
+    check_printable(content_type, "content_type")
     channels, tags = _names("channels", message.channels), _names("tags", message.tags)
     _moment("deliver_at", message.deliver_at)
     _moment("content_until", message.content_until)
     return Draft(
         message,
         identifier,
-        own_id or ids.show(ids.EVENT, identifier),
+        message.id or ids.show(ids.EVENT, identifier),
         None if message.idempotency is None else hash_key(message.idempotency),
-        memory_days if own_id else IDEMPOTENCY_DAYS,
+        memory_days if message.id else IDEMPOTENCY_DAYS,
         tracer.add_headers(_headers(message.headers or {})),
-        _name("content_type", message.content_type or content_type),
+        content_type,
         channels,
         tags,
         body,
         began_ns,
         current_cause(),
     )
-
-
-def _name(field: str, text: Any) -> str:
-    # PostgreSQL stores neither NUL nor lone surrogates, and control characters break log lines.
-    if not isinstance(text, str) or not text or not text.isprintable():
-        raise InvalidMessage(f"write a text without control characters, not {text!r}", field)
-    return text
 
 
 def _check_storable(field: str, text: Any) -> None:

@@ -22,13 +22,13 @@ from boathook.db.database import Database
 from boathook.db.messages import find_by_idempotency_key
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, ServedElsewhere
+from boathook.domain.messages import Message, check_message, read_object
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
-from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Message, Outbox, hash_key
+from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Outbox, hash_key
 from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.service.access.access_copy import AccessCopy
 from boathook.service.access.idempotency import key_reused
-from boathook.service.operating.operations import read_payload
 from boathook.service.receiving import spool
 from boathook.service.sending.message_store import to_event
 from boathook.service.sending.messages import event_id_taken
@@ -93,6 +93,7 @@ class BufferedPublisher:
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
         """
+        check_message(message)
         key = message.idempotency
         if key is None:
             return await self._publish(message)
@@ -192,7 +193,8 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
         InvalidMessage: as for `send`.
         SpoolUnavailable: the spool is full, fails, or belongs to another user.
     """
-    read_payload(message)
+    read_object(message.payload)
+    check_message(message)
     spool.require_drained(settings)
     access = AccessCopy.load(settings, open_secret_box(settings))
     target = await access.find_application(message.organization, message.application)

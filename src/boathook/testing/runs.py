@@ -13,12 +13,13 @@ from boathook.db.sql_functions import sqlstate
 from boathook.domain.errors import ConfigError, HandlerMisuse, NotFound
 from boathook.domain.filters import Router
 from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Claim, NewDelivery, Published
 from boathook.domain.policy import Dead, Failure, Ignore, Retry, Success, WaitFor, describe_wait
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event, ReplySlot
 from boathook.handlers.handler import Handler
-from boathook.handlers.outbox import CompiledRoutes, Message, Outbox
+from boathook.handlers.outbox import CompiledRoutes, Outbox
 from boathook.handlers.runner import Unsuccessful, invoke, is_cancelled, make_failure, read_outcome
 from boathook.handlers.sessions import library_of, refusing_commit
 from boathook.handlers.threads import ThreadPool

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.domain.messages import PUBLIC_NAMES
 from boathook.domain.policy import RETRY_PRESETS
 from boathook.service.fields import Field, fields_of, parse_texts, show_text
 from boathook.service.sending.endpoint_fields import NewEndpoint
@@ -146,7 +147,7 @@ def form_problems(error: FormError) -> Mapping[str, str]:
         case InvalidValue():
             return {_field_of(each.where): str(each) for each in (*reversed(error.others), error)}
         case InvalidMessage():
-            return {"payload": str(error)}
+            return {PUBLIC_NAMES.get(error.field, error.field): error.reason}
         case AlreadyExists():
             return {"uid": str(error)}
         case LimitReached():

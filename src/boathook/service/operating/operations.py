@@ -8,10 +8,8 @@ repeated.
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
-
-import msgspec
 
 from boathook.config import Settings
 from boathook.db import delivery_commands
@@ -29,17 +27,15 @@ from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC04
 from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
-from boathook.domain.errors import InvalidMessage
 from boathook.domain.health import Health, HealthState
-from boathook.domain.json_document import describe_fault
+from boathook.domain.messages import Message, read_object
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.collector import collecting_due
-from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
 from boathook.observability.metric_snapshot import combine_hosts
 from boathook.service.limits import check_action
 from boathook.service.operating.recipient_stats import read_breakers, read_pause
-from boathook.service.sending.event_types import check_message
+from boathook.service.sending.event_types import check_payload
 
 BATCH: Final = 500
 _FOLLOW_INTERVAL_S: Final = 1.0
@@ -112,18 +108,18 @@ async def follow_replay(
 
 
 async def send(database: Database, settings: Settings, action: AuditContext, message: Message) -> Receipt:
-    """Publish one message whose payload is the bytes of a JSON document, stored unchanged.
+    """Publish one message whose payload is the bytes of a JSON object, stored unchanged.
 
     Raises:
         ApplicationNotFound: there is no such application, and no handler for one of this name.
-        InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
+        InvalidMessage: a field is invalid, or the payload is not a JSON object or violates its event type's schema.
         DuplicateMessage: the application has a message with this id, but another payload.
     """
     action = check_action(action)
-    document = read_payload(message)
+    document = read_object(message.payload)
     async with database.transaction() as connection:
         if settings.outbound.validate_payloads:
-            await check_message(connection, organization=message.organization, type=message.type, payload=document)
+            await check_payload(connection, organization=message.organization, type=message.type, payload=document)
         with collecting_due() as collector:
             published = await Outbox.of(settings.retention).publish(connection, message)
         receipt = receipt_of(message, published)
@@ -132,11 +128,3 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
     if due := collector.take():
         await notify_due(database, due)
     return receipt
-
-
-def read_payload(message: Message) -> Any:
-    """Return the JSON document of a payload. Raises InvalidMessage."""
-    try:
-        return msgspec.json.decode(message.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidMessage(describe_fault(message.payload), "payload") from None

@@ -28,8 +28,9 @@ from boathook.domain.errors import InvalidState, NotFound, TooManyDeliveries, Va
 from boathook.domain.filters import Router
 from boathook.domain.json_document import is_too_deep
 from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, compare
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, NewEvent, Origin, ProofStrength, Receipt
-from boathook.handlers.outbox import Message, receipt_of
+from boathook.handlers.outbox import receipt_of
 from boathook.ingest.event_builder import EventBuilder, dedup_hashes, scoped_hash
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.sources import dedup_days_by_source
@@ -150,6 +151,7 @@ async def _publish(work: UnitOfWork, conflict: LockedConflict) -> Receipt:
         headers=json.loads(conflict.headers),
         content_type=conflict.content_type,
         origin=Origin.ACCEPTED_CONFLICT,
+        is_accepted=True,
     )
     published = await work.app_context.outbox.publish(work.connection, message)
     return receipt_of(message, published)

@@ -2,13 +2,19 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
-from boathook.domain import ids
-from boathook.domain.endpoints import check_tags, check_uid
+from boathook.domain.endpoints import check_tags
+from boathook.domain.messages import (
+    MAX_RETENTION_DAYS,
+    MAX_RETENTION_H,
+    Message,
+    check_deliver_at,
+    check_message_id,
+    content_until,
+)
 from boathook.service.common_fields import Flag
 from boathook.service.schemas.derived import check_of, form_of, with_fields
 from boathook.service.schemas.fields import (
@@ -91,13 +97,13 @@ class ApplicationPatch(Input):
     """Changes to an application; null clears uid and throttleRate."""
 
 
-_FURTHEST: Final = timedelta(hours=24, minutes=1)
 _MAX_MEDIA_TYPE: Final = 256
 _WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE: Final = re.compile(rf'{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|"[ !#-\[\]-~]*"))*', re.ASCII)
-MessageUid = Annotated[str, AfterValidator(lambda uid: check_uid(uid, ids.MESSAGE))]
-Days = Annotated[StrictInt, Field(ge=1, le=90)]
-Hours = Annotated[StrictInt, Field(ge=1, le=2160)]
+MessageUid = Annotated[str, AfterValidator(check_message_id)]
+DeliverAt = Annotated[Timestamp, AfterValidator(check_deliver_at)]
+Days = Annotated[StrictInt, Field(ge=1, le=MAX_RETENTION_DAYS)]
+Hours = Annotated[StrictInt, Field(ge=1, le=MAX_RETENTION_H)]
 Tags = Annotated[list[str], AfterValidator(lambda names: list(check_tags(names)) if names else [])]
 
 
@@ -140,7 +146,7 @@ class MessageIn(Input):
     event_id: MessageUid | None = Field(default=None, examples=["order-17"], description="Unique for the application.")
     channels: Channels | None = Field(default=None, examples=[["project_1337"]])
     tags: Tags | None = Field(default=None, examples=[["billing"]])
-    deliver_at: Timestamp | None = Field(default=None, description="Delivery time; at most 24 hours ahead.")
+    deliver_at: DeliverAt | None = Field(default=None, description="Delivery time; at most 24 hours ahead.")
     payload_retention_period: Days | None = Field(default=None, description="Days the payload is kept.")
     payload_retention_hours: Hours | None = Field(default=None, description="Hours the payload is kept.")
     transformations_params: TransformationsParams | None = None
@@ -150,16 +156,20 @@ class MessageIn(Input):
 
     @model_validator(mode="after")
     def _check(self) -> "MessageIn":
-        if self.payload_retention_hours is not None and self.payload_retention_period is not None:
-            raise ValueError("write payloadRetentionPeriod or payloadRetentionHours, not both")
-        if self.deliver_at is not None and self.deliver_at > datetime.now(UTC) + _FURTHEST:
-            raise ValueError("deliverAt is more than 24 hours ahead")
+        content_until(self.payload_retention_period, self.payload_retention_hours)
         return self
 
-    @property
-    def content_until(self) -> datetime | None:
-        """When the payload may be deleted."""
-        days, hours = self.payload_retention_period, self.payload_retention_hours
-        if days is None and hours is None:
-            return None
-        return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
+    def value(self, application: str, payload: bytes) -> Message:
+        """Return the message to an application; its payload is the one in the body byte for byte, or a raw one."""
+        params = self.transformations_params
+        return Message(
+            application=application,
+            type=self.event_type,
+            payload=payload,
+            content_type=JSON_TYPE if params is None else params.content_type,
+            id=self.event_id,
+            channels=tuple(self.channels or ()),
+            tags=tuple(self.tags or ()),
+            deliver_at=self.deliver_at,
+            content_until=content_until(self.payload_retention_period, self.payload_retention_hours),
+        )

@@ -20,7 +20,7 @@ from boathook.service.fields import Rule, check_value, check_values
 from boathook.service.unit_of_work import UnitOfWork
 
 
-async def check_message(connection: Connection, *, organization: str, type: str, payload: Any) -> None:
+async def check_payload(connection: Connection, *, organization: str, type: str, payload: Any) -> None:
     """Validate a payload against its event type's schema; a type without a schema accepts any payload.
 
     Raises:

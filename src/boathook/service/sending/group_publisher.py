@@ -17,7 +17,8 @@ from boathook.db.group_commit import GroupCommit
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
 from boathook.domain.due import due_recipients
-from boathook.handlers.outbox import CompiledRoutes, Draft, Message
+from boathook.domain.messages import Message
+from boathook.handlers.outbox import CompiledRoutes, Draft
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.service.access import keys

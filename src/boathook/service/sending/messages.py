@@ -24,15 +24,15 @@ from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import MessageSummary
 from boathook.db.queries.endpoint_stats import ScanPage as ScanPage  # noqa: PLC0414 - re-exported
 from boathook.db.resends import ResendKind
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, NotFound
 from boathook.domain.filters import Router
 from boathook.domain.json_document import describe_fault
+from boathook.domain.messages import Message
 from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay
 from boathook.domain.windows import Cursor, Window
-from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.service.access.idempotency import key_reused
 from boathook.service.sending import endpoints
-from boathook.service.sending.event_types import check_message
+from boathook.service.sending.event_types import check_payload
 from boathook.service.unit_of_work import UnitOfWork, new_id, require_here
 
 Row = TypeVar("Row")
@@ -70,13 +70,13 @@ async def create(work: UnitOfWork, application: Application, message: Message) -
 
     Raises:
         AlreadyExists: another message has its id, or another request used its idempotency key.
-        InvalidMessage: it violates its event type's schema, and schemas are enforced.
+        InvalidMessage: a field breaks a rule, or the payload its event type's schema, and schemas are enforced.
         ServedElsewhere: the application has moved to another installation.
     """
     await require_here(work, application)
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(message.payload)
-        await check_message(work.connection, organization=work.organization, type=message.type, payload=payload)
+        await check_payload(work.connection, organization=work.organization, type=message.type, payload=payload)
     message = replace(message, organization=work.organization, application=application.shown_id)
     outcome = await work.app_context.outbox.publish(work.connection, message, passes_on=False)
     match outcome:
@@ -111,8 +111,8 @@ def to_row(message: Message, identifier: UUID) -> MessageRow:
         id=identifier,
         type=message.type,
         uid=message.id,
-        channels=tuple(message.channels) or None,
-        tags=tuple(message.tags) or None,
+        channels=tuple(dict.fromkeys(message.channels)) or None,
+        tags=tuple(dict.fromkeys(message.tags)) or None,
         deliver_at=message.deliver_at,
         body=message.payload,
         is_gone=False,
@@ -301,11 +301,3 @@ async def has_subscribers(work: UnitOfWork, application: Application, type: str,
         source=None, application=application.shown_id, type=type, headers={}, body=b"", channels=tuple(channels)
     )
     return bool(deliveries)
-
-
-def object_of(payload: bytes) -> bytes:
-    """Return a JSON value's bytes unchanged if it is an object. Raises InvalidValue."""
-    body = payload.strip()
-    if not body.startswith(b"{"):
-        raise InvalidValue("write a JSON object", "payload")
-    return body
