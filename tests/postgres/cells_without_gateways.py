@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from boathook.config import Settings
+from boathook.config.packages import register_metrics
 from boathook.db.database import Database
 from boathook.domain.errors import FetchFailed
 from boathook.domain.filters import Router
@@ -16,7 +17,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.service.sending.message_store import MessageStore
-from boathook_cells import moves, store
+from boathook_cells import moves, package, store
 from boathook_cells.directory import ApplicationAssignment
 from boathook_cells.forwarding import CellIntakes, CellReceiver
 from boathook_cells.settings import CellsSettings, require_cells
@@ -65,6 +66,7 @@ async def open_cells(databases: Pool) -> AsyncIterator[Cells]:
             name: {"url": f"https://{name}.example", "database": url, "accepts_new": True} for name, url in urls.items()
         }
         made: Cells = {}
+        register_metrics(package)  # as a server does whose file has [cells]
         for name, url in urls.items():
             db = await Database.open(url, purpose=name, size=4)
             await store.claim(db, name)
