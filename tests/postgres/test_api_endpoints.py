@@ -7,6 +7,7 @@ import pytest
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
 from boathook.domain import ids
+from boathook.service.catalogue import endpoints as operations
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 from tests.support import LOCK_WAITED_FOR, eventually
@@ -456,6 +457,38 @@ async def test_a_change_after_which_requests_may_succeed_ends_a_pause(api, db, m
     await db.execute("insert into boathook.endpoint_health (endpoint_id, failures) select id, 7 from boathook.endpoint")
     await api.ask(204 if place == "/headers" else 200, method, path + place, body)
     assert await db.fetchval("select count(*) from boathook.endpoint_health") == int(not is_reset)
+
+
+@pytest.mark.parametrize(
+    ("patches", "runs", "changes"),
+    [
+        ([{"disabled": True}], ["endpoint.disable"], ["updated", "disabled"]),
+        ([{"disabled": True}, {"disabled": False, "backlog": "cancel"}], ["endpoint.disable", "endpoint.enable cancel"],
+         ["updated", "disabled", "updated", "enabled"]),
+        ([{"disabled": True, "uid": "new"}], ["endpoint.disable"], ["updated", "updated", "disabled"]),
+        ([{"disabled": False, "uid": "new"}], [], ["updated"]),
+        ([{"uid": "new"}], [], ["updated"]),
+    ],
+)  # fmt: skip
+async def test_a_patch_enables_and_disables_by_the_operations(api, db, monkeypatch, patches, runs, changes):
+    ran: list[str] = []
+    for operation in (operations.enable, operations.disable):
+
+        async def noted(work: Any, input: Any, operation: Any = operation, body: Any = operation._body) -> Any:
+            ran.append(" ".join([operation.name, *filter(None, [getattr(input, "backlog", None)])]))
+            return await body(work, input)
+
+        monkeypatch.setattr(operation, "_body", noted)
+    made = await make_endpoint(api, uid="old")
+    for patch in patches:
+        answer = await api.ask(200, "PATCH", f"{HERE}/old", patch)
+        assert answer == await api.ask(200, "GET", f"{HERE}/{made['id']}")
+        assert {name: answer[name] for name in patch if name != "backlog"} == {
+            name: value for name, value in patch.items() if name != "backlog"
+        }
+    assert ran == runs
+    rows = await db.fetch("select action from boathook.audit where subject = $1 order by id", made["id"])
+    assert [row["action"] for row in rows] == [f"endpoint.{change}" for change in ("created", *changes)]
 
 
 @pytest.mark.parametrize(("backlog", "state"), [("send", "pending"), ("cancel", "dead"), (None, "pending")])

@@ -697,8 +697,8 @@ async def test_mutant_an_application_of_any_organization_is_reached(
     for function in ("find", "lock"):
         original = getattr(application_rows, function)
 
-        def of_other(connection: Any, _organization: str, reference: str, original: Any = original) -> Any:
-            return original(connection, OTHER, reference)
+        def of_other(connection: Any, _organization: str, reference: str, original: Any = original, **more: Any) -> Any:
+            return original(connection, OTHER, reference, **more)
 
         monkeypatch.setattr(application_rows, function, of_other)
     assert await leaks(world, catalogue.find(name)) != []
@@ -739,7 +739,9 @@ async def test_a_key_of_one_application_reaches_no_other(world: World, operation
 
 
 async def test_mutant_without_its_application_a_key_reaches_the_sibling(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoints, "owned", application_service.get)
+    sql = application_rows.SQL["find_application"]
+    assert "or id = $4" in sql
+    monkeypatch.setitem(application_rows.SQL, "find_application", sql.replace("or id = $4", "or true"))
     for operation in (endpoints.reveal_secret, endpoints.resume, endpoints.disable):
         assert await is_reached(world, operation, inputs_of(operation, f"{OWN}-1", world.own, 1))
 

@@ -117,8 +117,17 @@ async def put_endpoint(
 @requires(Permission.ENDPOINT_MANAGE)
 async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointPatch) -> EndpointOut:
     """Change the given fields."""
-    changed = await endpoints.update(call.work, call.application, endpoint_id, body.value(), backlog=body.backlog)
-    return show_endpoint(call.work, changed)
+    values = body.value()
+    is_disabled = values.pop("is_disabled", None)
+    target, is_switched = endpoint_id, is_disabled is not None
+    if values or not is_switched:
+        changed = await endpoints.update(call.work, call.application, endpoint_id, values)
+        target, is_switched = changed.shown_id, is_switched and changed.is_disabled is not is_disabled
+    if is_switched and is_disabled:
+        await operations.disable(call.work, operations.EndpointNamed(**named(call, target)))
+    elif is_switched:
+        await operations.enable(call.work, operations.Enabling(**named(call, target), backlog=body.backlog))
+    return show_endpoint(call.work, await endpoints.get(call.work, call.application, target))
 
 
 class EndpointHealthOut(Output):

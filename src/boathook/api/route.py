@@ -324,10 +324,7 @@ ApplicationRef = Annotated[
 
 
 async def _application_call(call: AnyCall, app_id: ApplicationRef) -> Call:
-    application = await applications.get(call.work, app_id)
-    if call.principal.application_id not in {None, application.id}:
-        raise not_found()
-    call.found = application
+    call.found = await applications.get(call.work, app_id)
     return call
 
 

@@ -88,9 +88,11 @@ async def insert(
     return _application(row)
 
 
-async def find(connection: Connection, organization: str, reference: str) -> Application | None:
-    """Return an organization's application by id, uid or imported id."""
-    return await _find("find_application", connection, organization, reference)
+async def find(
+    connection: Connection, organization: str, reference: str, *, only: UUID | None = None
+) -> Application | None:
+    """Return an organization's application by id, uid or imported id; *only* is the only one that it may be."""
+    return await _find("find_application", connection, organization, reference, only)
 
 
 async def lock(connection: Connection, organization: str, reference: str) -> Application | None:
@@ -98,9 +100,11 @@ async def lock(connection: Connection, organization: str, reference: str) -> App
     return await _find("lock_application", connection, organization, reference)
 
 
-async def _find(statement: str, connection: Connection, organization: str, reference: str) -> Application | None:
+async def _find(
+    statement: str, connection: Connection, organization: str, reference: str, *only: UUID | None
+) -> Application | None:
     names = parse_reference(ids.APPLICATION, reference)
-    row = await connection.fetchrow(SQL[statement], organization, *names) if names else None
+    row = await connection.fetchrow(SQL[statement], organization, *names, *only) if names else None
     return None if row is None else _application(row)
 
 

@@ -6,9 +6,10 @@ on conflict do nothing
 returning *
 
 -- name: find_application
--- Returns an organization's application by its id, uid or imported id.
+-- Returns an organization's application by its id, uid or imported id; only $4 if that is not null.
 select * from boathook.application
 where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3 or imported_id = $3)
+    and ($4::uuid is null or id = $4)
 order by (id = $2) is true desc
 limit 1
 

@@ -228,9 +228,11 @@ def _application(row: Record) -> Application:
     return Application(**{name: row[name] for name in names}, metadata=msgspec.json.decode(row["metadata"]))
 
 
-async def find_owner(connection: Connection, organization: str, endpoint_id: UUID) -> UUID | None:
-    """Return the organization's application that owns an endpoint."""
-    owner: UUID | None = await connection.fetchval(SQL["find_owner"], organization, endpoint_id)
+async def find_owner(
+    connection: Connection, organization: str, endpoint_id: UUID, *, only: UUID | None = None
+) -> UUID | None:
+    """Return the organization's application that owns an endpoint; *only* is the only one that it may be."""
+    owner: UUID | None = await connection.fetchval(SQL["find_owner"], organization, endpoint_id, only)
     return owner
 
 

@@ -33,10 +33,11 @@ order by l.id desc
 limit $4
 
 -- name: find_owner
--- Returns the application of an organization that owns an endpoint.
+-- Returns the application of an organization that owns an endpoint; only $3 if that is not null.
 select a.id from boathook.endpoint e
 join boathook.application a on a.id = e.application_id
 where e.id = $2 and a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
+    and ($3::uuid is null or a.id = $3)
 
 -- name: list_troubled
 -- Returns an organization's endpoints that are disabled or have failed since their last success, latest change first.

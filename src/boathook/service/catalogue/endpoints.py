@@ -14,12 +14,11 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import NotFound
 from boathook.service.access.authorization import Permission
-from boathook.service.catalogue.applications import owned
 from boathook.service.catalogue.operation import Body, Http, In, Operation, Out, Scope, operation
 from boathook.service.catalogue.values import Result, flags_of
 from boathook.service.fields import Input, Rule
 from boathook.service.limits import SecretGrace
-from boathook.service.sending import endpoint_secrets, endpoints, messages
+from boathook.service.sending import applications, endpoint_secrets, endpoints, messages
 from boathook.service.sending.endpoint_secrets import DEFAULT_GRACE
 from boathook.service.sending.endpoints import Backlog
 from boathook.service.sending.endpoints import Endpoint as StoredEndpoint
@@ -125,7 +124,7 @@ def _declare(
 @_declare("endpoint.get", Permission.ENDPOINT_VIEW, Http("GET", _ONE, is_derived=False))
 async def get(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
     """Show what identifies an endpoint, and whether it is disabled."""
-    return view(await endpoints.get(work, await owned(work, target.application), target.id))
+    return view(await endpoints.get(work, await applications.get(work, target.application), target.id))
 
 
 @_declare(
@@ -134,7 +133,7 @@ async def get(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
 )  # fmt: skip
 async def enable(work: UnitOfWork, target: Enabling) -> Endpoint:
     """Enable an endpoint and reset its failure count."""
-    owner = await owned(work, target.application)
+    owner = await applications.get(work, target.application)
     return view(await endpoints.update(work, owner, target.id, {"is_disabled": False}, backlog=target.backlog))
 
 
@@ -144,7 +143,7 @@ async def enable(work: UnitOfWork, target: Enabling) -> Endpoint:
 )  # fmt: skip
 async def disable(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
     """Disable an endpoint; its pending deliveries are kept."""
-    owner = await owned(work, target.application)
+    owner = await applications.get(work, target.application)
     return view(await endpoints.update(work, owner, target.id, {"is_disabled": True}))
 
 
@@ -154,7 +153,7 @@ async def disable(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
 )  # fmt: skip
 async def resume(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
     """End the pause of an endpoint and reset its failure count; its due deliveries go out at once."""
-    return view(await endpoints.resume(work, await owned(work, target.application), target.id))
+    return view(await endpoints.resume(work, await applications.get(work, target.application), target.id))
 
 
 @_declare(
@@ -164,7 +163,7 @@ async def resume(work: UnitOfWork, target: EndpointNamed) -> Endpoint:
 )  # fmt: skip
 async def delete(work: UnitOfWork, target: EndpointNamed) -> EndpointDeleted:
     """Delete an endpoint; its pending deliveries become dead letters. Delivery history is kept."""
-    await endpoints.delete(work, await owned(work, target.application), target.id)
+    await endpoints.delete(work, await applications.get(work, target.application), target.id)
     return EndpointDeleted(id=target.id)
 
 
@@ -174,7 +173,7 @@ async def delete(work: UnitOfWork, target: EndpointNamed) -> EndpointDeleted:
 )  # fmt: skip
 async def reveal_secret(work: UnitOfWork, target: EndpointNamed) -> EndpointKey:
     """Print the verification secret or public key of an endpoint. The access is recorded in the audit log."""
-    owner = await owned(work, target.application)
+    owner = await applications.get(work, target.application)
     return EndpointKey(key=await endpoint_secrets.reveal_secret(work, owner, target.id))
 
 
@@ -185,7 +184,7 @@ async def reveal_secret(work: UnitOfWork, target: EndpointNamed) -> EndpointKey:
 )  # fmt: skip
 async def rotate_secret(work: UnitOfWork, rotation: Rotation) -> EndpointKey:
     """Rotate the signing secret and print the new verification secret. The old one stays valid for a while."""
-    owner, grace = await owned(work, rotation.application), timedelta(seconds=rotation.grace_s)
+    owner, grace = await applications.get(work, rotation.application), timedelta(seconds=rotation.grace_s)
     key = await endpoint_secrets.rotate_secret(work, owner, rotation.id, secret=rotation.key, grace=grace)
     return EndpointKey(key=key)
 
@@ -196,7 +195,7 @@ async def rotate_secret(work: UnitOfWork, rotation: Rotation) -> EndpointKey:
 )  # fmt: skip
 async def test(work: UnitOfWork, example: Example) -> Sent:
     """Send a test message to one endpoint and print the message id."""
-    owner, flags = await owned(work, example.application), flags_of(work.caller)
+    owner, flags = await applications.get(work, example.application), flags_of(work.caller)
     if flags is not None and example.type != messages.PING:
         row = await event_types.find(work.connection, work.organization, example.type, flags)
         if row is None or row.is_archived:
@@ -212,7 +211,7 @@ async def test(work: UnitOfWork, example: Example) -> Sent:
 )  # fmt: skip
 async def resend(work: UnitOfWork, resending: Resend) -> Resent:
     """Attempt one message at an endpoint once more, whatever event types the endpoint receives."""
-    await messages.resend(work, await owned(work, resending.application), resending.message, resending.id)
+    await messages.resend(work, await applications.get(work, resending.application), resending.message, resending.id)
     return Resent()
 
 

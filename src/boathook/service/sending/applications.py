@@ -44,8 +44,9 @@ class NewApplication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get(work: UnitOfWork, reference: str) -> Application:
-    """Return an application by id, uid or imported id. Raises NotFound."""
-    return _found(await applications.find(work.connection, work.organization, reference), reference)
+    """Return an application that the caller may reach by id, uid or imported id. Raises NotFound."""
+    only = work.caller.application_id
+    return _found(await applications.find(work.connection, work.organization, reference, only=only), reference)
 
 
 async def find(work: UnitOfWork, reference: str) -> Application:

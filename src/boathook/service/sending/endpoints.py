@@ -65,12 +65,13 @@ async def find(work: UnitOfWork, application: Application, reference: str) -> En
 
 
 async def find_owner(work: UnitOfWork, reference: str) -> str:
-    """Return the id of the application that an endpoint with this id belongs to. Raises NotFound."""
+    """Return the id of the application that an endpoint belongs to, if the caller may reach it. Raises NotFound."""
     try:
         identifier = ids.read(ids.ENDPOINT, reference)
     except ValueError:
         raise NotFound(f"unknown endpoint {reference}") from None
-    owner = await endpoint_stats.find_owner(work.connection, work.organization, identifier)
+    only = work.caller.application_id
+    owner = await endpoint_stats.find_owner(work.connection, work.organization, identifier, only=only)
     if owner is None:
         raise NotFound(f"unknown endpoint {reference}")
     return ids.show(ids.APPLICATION, owner)
