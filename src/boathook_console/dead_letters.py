@@ -14,7 +14,7 @@ from boathook.domain.plurals import counted
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue import dead_letters as actions
 from boathook.service.catalogue.operation import Operation
-from boathook.service.catalogue.selection import Acted, first_error
+from boathook.service.catalogue.selection import Acted
 from boathook.service.operating import bulk_jobs, dead_letters, listings
 from boathook.service.operating.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
 from boathook.service.operating.listings import DeliveryRow, ListFilter
@@ -254,7 +254,7 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], decision: str) -
     """Apply the chosen action to these dead letters, and return a message about the result."""
     names = [ids.show_delivery(*key) for key in keys]
     acted, verb = await _act(context, names, decision)
-    if (error := first_error(acted)) is not None:
+    if (error := acted.first_error()) is not None:
         raise error
     message = f"{_count(acted.done)} {verb}."
     if not acted.skipped:

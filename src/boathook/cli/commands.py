@@ -184,7 +184,7 @@ class Command(typer.core.TyperCommand):
             raise
 
     def _complain(self, ctx: Any, where: Sequence[str | int], reason: str) -> None:
-        from boathook.cli.context import UsageError
+        from boathook.cli.context import option_error
 
         parameters = {_plain(param.name or ""): param for param in self.params}
         candidates = []
@@ -192,12 +192,11 @@ class Command(typer.core.TyperCommand):
             field = str(where[place])
             parameter = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))
             if parameter is not None:
-                candidates.append((parameter, ".".join(str(part) for part in where[place + 1 :])))
+                candidates.append((parameter, where[place + 1 :]))
         # A key of a source can be given by an option of its own, or within another one.
         present = [each for each in candidates if ctx.params.get(each[0].name)]
         for parameter, rest in (present or candidates)[:1]:
-            label = _label(parameter)
-            raise UsageError(f"{label} {rest}: {reason}" if rest else f"{label}: {reason}")
+            raise option_error(_label(parameter), rest, reason)
 
 
 def _plain(name: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import getpass
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
@@ -42,6 +42,11 @@ def fit_output() -> None:
 
 class UsageError(BoathookError):
     """The command line is invalid; the message says how to write it."""
+
+
+def option_error(option: str, place: Sequence[str | int], reason: str) -> UsageError:
+    """Return the error of an option's value, or of a place in it."""
+    return UsageError(": ".join([" ".join([option, *filter(None, [".".join(map(str, place))])]), reason]))
 
 
 SERVER_VARIABLE: Final = "BOATHOOK_SERVER"
@@ -197,11 +202,17 @@ def confirm(action_text: str, *, yes: bool) -> None:
         UsageError: there is no terminal.
         typer.Abort: the answer is no.
     """
+    if not ask(action_text, yes=yes):
+        raise typer.Abort
+
+
+def ask(action_text: str, *, yes: bool, advice: str = "add --yes to confirm") -> bool:
+    """Return whether an action is confirmed; without a terminal, --yes is required. Raises UsageError."""
     if yes:
-        return
+        return True
     if not out.is_terminal:
-        raise UsageError(f"this would {action_text}; add --yes to confirm")
-    typer.confirm(f"{action_text[:1].upper()}{action_text[1:]}?", abort=True)
+        raise UsageError(f"this would {action_text}; {advice}")
+    return typer.confirm(f"{action_text[:1].upper()}{action_text[1:]}?")
 
 
 def actor() -> str:

@@ -9,9 +9,9 @@ from msgspec.structs import asdict
 from rich.text import Text
 
 from boathook.cli import output
+from boathook.cli.bulk import add_bulk
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, out, run_in_transaction, run_with_database
-from boathook.cli.derived import add_selection
 from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
 from boathook.cli.options import (
     FILTERS,
@@ -162,9 +162,9 @@ async def _follow(opened: AppContext, replay_input: actions.Replay, since: datet
     return outcomes
 
 
-add_selection(
+add_bulk(
     dead, actions.replay, "replay", "dead letter", follow=_follow, instead=_replay_first,
     more={"follow": (Follow, None), "first": (First, False)},
 )  # fmt: skip
-add_selection(dead, actions.ignore, "ignore", "dead letter")
-add_selection(dead, actions.purge, "purge", "dead letter")
+add_bulk(dead, actions.ignore, "ignore", "dead letter")
+add_bulk(dead, actions.purge, "purge", "dead letter")

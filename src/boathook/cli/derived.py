@@ -1,10 +1,8 @@
 """Commands that derive from the catalogue of operations: their options, help, questions, output and errors."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast, get_args
 
@@ -18,11 +16,9 @@ from boathook.cli.commands import example
 from boathook.cli.context import (
     CliContext,
     UsageError,
-    actor,
     cli_context,
     confirm,
-    open_app_context,
-    out,
+    option_error,
     run_in_transaction,
 )
 from boathook.cli.context import run as run_async
@@ -31,23 +27,18 @@ from boathook.cli.options import (
     Json,
     Limit,
     Yes,
-    confirm_selection,
     read_json,
     read_lifetime,
     read_pairs,
     show_lifetime,
 )
-from boathook.cli.output import CODE, RECIPIENT, Column, Progress, View, hint, parse_time, say
+from boathook.cli.output import Column, View, hint, parse_time
 from boathook.domain.errors import InvalidValue
-from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
-from boathook.service.caller import HOST
-from boathook.service.catalogue.operation import OpenWork, Operation
-from boathook.service.catalogue.selection import first_error, read_clock
-from boathook.service.catalogue.stored_requests import Outcome, RequestsActed
+from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Change, Field, Kind, fields_by_name, fields_of
-from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook.service.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from boathook.cli.remote import RemoteRunner
@@ -55,10 +46,6 @@ if TYPE_CHECKING:
 _PAGE: Final = 250
 Command = TypeVar("Command", bound=Callable[..., Any])
 Out = TypeVar("Out", bound=msgspec.Struct)
-Follow = Callable[[AppContext, Any, datetime, int], Awaitable[Any]]
-"""Waits for the results of what a command has changed: its input, since when, and how many."""
-Choose = Callable[[Mapping[str, Any], dict[str, Any]], tuple[Operation[Any, Any], dict[str, Any]]]
-"""Chooses the operation of a command by its own options and the values of the others; see `add_selection`."""
 
 
 def add(
@@ -105,7 +92,7 @@ def add(
             _print_list(ctx, operation, values, view, as_json=as_json)
             return
         yes = values.pop("yes", True)
-        value = _input(operation, read(ctx, values))
+        value = read_input(operation, read(ctx, values))
         if isinstance(value, Change) and not value.values:
             raise UsageError("give a value to change; --help lists them")
         row = None if subject is None else _run(ctx, subject, _common(value, subject.input))
@@ -123,20 +110,20 @@ def add(
             _print(operation, result, view, as_json=as_json)
 
     cast("Any", command).alternatives = tuple(other for other, _ in alternatives.values())
-    parameters = [_parameter(field) for field in own if field.name not in extra]
-    parameters += [_fixed(option, *shown) for option, shown in extra.items() if shown is not None]
+    parameters = [option_of(field) for field in own if field.name not in extra]
+    parameters += [fixed_option(option, *shown) for option, shown in extra.items() if shown is not None]
     if alternatives:  # which need nothing else, so the rule of a field says that it is required
         parameters = [
             each.replace(default="") if each.default is inspect.Parameter.empty else each for each in parameters
         ]
-        parameters += [_fixed(option, annotation, None) for option, (_, annotation) in alternatives.items()]
+        parameters += [fixed_option(option, annotation, None) for option, (_, annotation) in alternatives.items()]
     if is_list:
-        parameters.append(_fixed("limit", Limit, 50))
-        parameters += [] if "after" in extra else [_fixed("after", After, None)]
+        parameters.append(fixed_option("limit", Limit, 50))
+        parameters += [] if "after" in extra else [fixed_option("after", After, None)]
     if operation.must_confirm:
-        parameters.append(_fixed("yes", Yes, default=False))
-    parameters.append(_fixed("as_json", Json, default=False))
-    _register(group, operation, name, command, parameters)
+        parameters.append(fixed_option("yes", Yes, default=False))
+    parameters.append(fixed_option("as_json", Json, default=False))
+    register(group, operation, name, command, parameters)
 
 
 def _shared(value: msgspec.Struct, row: msgspec.Struct) -> list[str]:
@@ -147,59 +134,6 @@ def _shared(value: msgspec.Struct, row: msgspec.Struct) -> list[str]:
 def _common(value: msgspec.Struct, input: type[msgspec.Struct]) -> msgspec.Struct:
     """Return the input of the operation that reads the object which *value* names."""
     return input(**{field: getattr(value, field) for field in input.__struct_fields__})
-
-
-def add_selection(
-    group: typer.Typer,
-    operation: Operation[Any, Any],
-    name: str,
-    noun: str,
-    *,
-    more: Mapping[str, Any] | None = None,
-    instead: Callable[[typer.Context, dict[str, Any]], bool] = lambda _ctx, _values: False,
-    follow: Follow | None = None,
-    choose: Choose | None = None,
-) -> None:
-    """Add the command of an operation on many objects to a group.
-
-    Named ones are changed at once; for others, what is selected is counted, shown and confirmed, and then changed in
-    batches by the command itself.
-
-    Args:
-        group: the group.
-        operation: the operation.
-        name: the name of the command.
-        noun: what it selects, such as ``dead letter``.
-        more: options besides those of the fields.
-        instead: is given these options, and all other values, first; whether it has done something else instead.
-        follow: waits for the results of what was changed.
-        choose: is given these options, and all other values; returns the operation that they mean, and its values.
-            Without it, these options need the database.
-    """
-    extra = dict(more or {})
-
-    def command(ctx: typer.Context, **values: Any) -> None:
-        own = {option: values.pop(option) for option in extra}
-        is_impossible = choose is None and cli_context(ctx).is_remote
-        if is_impossible and (needing := [option for option, value in own.items() if value]):
-            raise UsageError(f"--{needing[0]} needs the database; leave it out, or run the command on the host")
-        if instead(ctx, {**values, **own}):
-            return
-        as_json, yes = values.pop("as_json"), values.pop("yes")
-        target = operation
-        if choose is not None:
-            target, values = choose(own, values)
-        followed = follow if _is_followed(own, as_json=as_json) else None
-        run = _SelectionRun(target, target.name.partition(".")[2], noun, yes, as_json, followed)
-        with naming_options(target):
-            is_well = run_async(run.act(ctx, _input(target, values)))
-        if not is_well:
-            raise typer.Exit(1)
-
-    parameters = [_parameter(field) for field in operation.fields]
-    parameters += [_fixed("yes", Yes, default=False), _fixed("as_json", Json, default=False)]
-    parameters += [_fixed(option, annotation, default) for option, (annotation, default) in extra.items()]
-    _register(group, operation, name, command, parameters)
 
 
 def runs(operation: Operation[Any, Any], *alternatives: Operation[Any, Any]) -> Callable[[Command], Command]:
@@ -223,253 +157,7 @@ def run_operation(ctx: typer.Context, operation: Operation[Any, Out], value: Any
     return cast("Out", _run_with(ctx, act))
 
 
-def _is_followed(own: Mapping[str, Any], *, as_json: bool) -> bool:
-    wish = own.get("follow")
-    return out.is_terminal and not as_json if wish is None else bool(wish)
-
-
-class _SelectionRun(msgspec.Struct, frozen=True):
-    """One run of a command on many objects."""
-
-    operation: Operation[Any, Any]
-    verb: str
-    noun: str
-    yes: bool
-    as_json: bool
-    follow: Follow | None
-
-    async def act(self, ctx: typer.Context, input: Any) -> bool:
-        """Count, show, confirm and change what is selected; return False if any failed again while it was followed."""
-        if (context := cli_context(ctx)).is_remote:
-            remote = _remote_runner(context)
-            act, drive = partial(remote.act, self.operation), partial(remote.drive, self.operation)
-            return await self._act_with(await remote.complete(input), act, drive)
-        async with open_app_context(context.settings()) as opened:
-            async with self._open(opened) as work:
-                input = await complete(work, input)
-                since = await read_clock(work.connection)
-
-            async def act_in_transaction(value: Any) -> Any:
-                async with self._open(opened) as work:
-                    return await self.operation(work, value)
-
-            follow = None if self.follow is None else partial(self.follow, opened, input, since)
-            drive = partial(self.operation.drive, partial(self._open, opened))
-            return await self._act_with(input, act_in_transaction, drive, follow)
-
-    async def _act_with(
-        self,
-        input: Any,
-        act: Callable[[Any], Awaitable[Any]],
-        drive: Callable[[Any], AsyncIterator[Any]],
-        follow: Callable[[int], Awaitable[Any]] | None = None,
-    ) -> bool:
-        """Do so where *act* runs the operation, and *drive* runs it on many objects."""
-        preview = await act(replace(input, dry_run=True))
-        if (error := first_error(preview)) is not None:
-            raise error
-        if pending := sum(item.code == "pending" for item in preview.skipped):
-            hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
-        acted = await self._change(input, preview, act, drive)
-        if acted is not None:
-            self._say(acted.describe(self.operation.says, self.noun))
-        for note in (acted or preview).hints():
-            hint(name_fields(note, naming_options(self.operation).label))
-        outcome = await follow(acted.done) if acted is not None and acted.done and follow else None
-        if self.as_json:
-            result = preview if input.dry_run else acted or _nothing_done(preview)
-            fields = replace(result, matching=preview.matching).to_line(self.verb)
-            output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
-        return outcome is None or not outcome.dead
-
-    async def _change(
-        self,
-        input: Any,
-        preview: Any,
-        act: Callable[[Any], Awaitable[Any]],
-        drive: Callable[[Any], AsyncIterator[Any]],
-    ) -> Any:
-        """Return what was changed; None if that was not confirmed, or is a dry run."""
-        counts = getattr(preview, "counts", ())
-        if counts and not self.as_json and (input.dry_run or not input.ids):
-            output.print_table(_COUNTS, counts)
-        for note in preview.notes:
-            self._say(note)
-        if not input.ids or input.dry_run:
-            if getattr(input, "group", None) is None:
-                self._say(preview.count(self.noun))
-            what = f"{self.verb} {counted(preview.matching, self.noun)}"
-            is_empty = not preview.matching and getattr(preview, "is_exact", True)
-            if is_empty or not confirm_selection(what, dry_run=input.dry_run, yes=self.yes):
-                return None
-        if input.ids:
-            acted = await act(input)
-            for item in acted.skipped:
-                if item.code != "pending":
-                    hint(item.why)
-            return acted
-        acted = _nothing_done(preview)
-        with Progress(self.verb, preview.matching) as report:
-            async for acted in drive(input):
-                report(acted.done)
-        return acted
-
-    def _open(self, opened: AppContext) -> AbstractAsyncContextManager[UnitOfWork]:
-        return opened.work(actor=actor(), caller=HOST)
-
-    def _say(self, message: str) -> None:
-        (hint if self.as_json else say)(message)
-
-
-ShowOutcome = Callable[[Outcome], tuple[Mapping[str, object], str]]
-"""Returns what a command prints of an outcome: as JSON, and as a line."""
-
-
-def add_requests(
-    group: typer.Typer,
-    operation: Operation[Any, Any],
-    name: str,
-    noun: str,
-    show: ShowOutcome,
-    *,
-    sum_up: Callable[[int, int], str] = lambda _number, _failed: "",
-) -> None:
-    """Add the command of an operation on stored requests to a group; it exits with 1 if any became no event.
-
-    Args:
-        group: the group.
-        operation: the operation.
-        name: the name of the command.
-        noun: what it selects, such as ``conflict``.
-        show: returns what is printed of each.
-        sum_up: returns the last line, by how many were handled, and how many of these became no event.
-    """
-
-    def command(ctx: typer.Context, **values: Any) -> None:
-        as_json, yes = values.pop("as_json"), values.pop("yes", True)
-        run = _RequestsRun(operation, name, noun, yes, as_json, show)
-        with naming_options(operation):
-            number, failed = run_async(run.act(ctx, _input(operation, values)))
-        if not as_json and not values["dry_run"] and (line := sum_up(number, failed)):
-            say(line)
-        if failed:
-            raise typer.Exit(1)
-
-    parameters = [_parameter(field) for field in operation.fields]
-    if operation.must_confirm:
-        parameters.append(_fixed("yes", Yes, default=False))
-    parameters.append(_fixed("as_json", Json, default=False))
-    _register(group, operation, name, command, parameters)
-
-
-class _RequestsRun(msgspec.Struct, frozen=True):
-    """One run of a command on stored requests."""
-
-    operation: Operation[Any, Any]
-    verb: str
-    noun: str
-    yes: bool
-    as_json: bool
-    show: ShowOutcome
-
-    async def act(self, ctx: typer.Context, input: Any) -> tuple[int, int]:
-        """Handle what is selected; return how many were handled, and how many of these became no event."""
-        if (context := cli_context(ctx)).is_remote:
-            remote = _remote_runner(context)
-            act = partial(remote.act, self.operation)
-            return await self._act_with(await remote.complete(input), act, partial(self._wait, remote))
-        async with open_app_context(context.settings()) as opened:
-            open_work = partial(opened.work, actor=actor(), caller=HOST)
-            async with open_work() as work:
-                input = await complete(work, input)
-
-            async def act_in_transaction(value: Any) -> RequestsActed:
-                async with open_work() as work:
-                    return cast("RequestsActed", await self.operation(work, value))
-
-            return await self._act_with(input, act_in_transaction, partial(self._drive, open_work))
-
-    async def _act_with(
-        self,
-        input: Any,
-        act: Callable[[Any], Awaitable[RequestsActed]],
-        drive: Callable[[Any], Awaitable[tuple[int, int]]],
-    ) -> tuple[int, int]:
-        if input.dry_run or input.ids or self.operation.must_confirm:
-            preview = await act(replace(input, dry_run=True))
-            if (error := next((each.error() for each in preview.results), None)) is not None:
-                raise error
-            if (input.dry_run or not input.ids) and not self._confirm(input, preview):
-                return 0, 0
-        if not input.ids:
-            return await drive(input)
-        acted = await act(input)
-        self._print(acted.results)
-        return acted.done, acted.failed
-
-    def _confirm(self, input: Any, preview: RequestsActed) -> bool:
-        """Print what is selected; return whether to act on it."""
-        number = counted(preview.matching, self.noun)
-        if self.as_json and input.dry_run:
-            output.print_json({"action": self.verb, "dry_run": True, "matching": preview.matching, "done": 0})
-        elif not self.as_json:
-            output.print_table(_REQUEST_COUNTS, preview.counts)
-            say(number)
-        return bool(preview.matching) and confirm_selection(
-            f"{self.verb} {number}", dry_run=input.dry_run, yes=self.yes
-        )
-
-    async def _drive(self, open_work: OpenWork, input: Any) -> tuple[int, int]:
-        number = failed = 0
-        async for acted in self.operation.drive(open_work, input):
-            self._print(acted.results)
-            number += acted.done
-            failed += acted.failed
-        return number, failed
-
-    async def _wait(self, remote: "RemoteRunner", input: Any) -> tuple[int, int]:
-        """Wait for the job of a server."""
-        acted = await remote.act(self.operation, input)
-        number = failed = 0
-        if acted.job is not None:
-            with Progress(self.verb, acted.matching) as report:
-                async for job in remote.follow(acted.job):
-                    number, failed = job.done, job.skipped
-                    report(number)
-        if self.as_json:
-            fields = {"action": self.verb, "dry_run": False, "matching": acted.matching, "done": number}
-            output.print_json(fields | {"failed": failed})
-        return number, failed
-
-    def _print(self, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            fields, line = self.show(outcome)
-            output.print_done(fields, line, as_json=self.as_json)
-
-
-_REQUEST_COUNTS: Final = (
-    Column("number"),
-    Column("from", lambda count: count.source or count.application),
-    Column("cause", is_whole=True),
-)
-
-
-def _nothing_done(preview: Any) -> Any:
-    """Return the result of an operation that has done nothing of what it counted."""
-    return type(preview)(dry_run=False, matching=preview.matching)
-
-
-_COUNTS: Final = (
-    Column("number"),
-    Column("from", lambda count: count.source or count.application),
-    Column("type"),
-    RECIPIENT,
-    CODE,
-    Column("oldest", output.age_of("oldest")),
-)
-
-
-def _register(
+def register(
     group: typer.Typer,
     operation: Operation[Any, Any],
     name: str,
@@ -490,7 +178,8 @@ def _register(
 _POSITIONAL: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def _fixed(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def fixed_option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return an option that is not of a field."""
     return inspect.Parameter(name, _POSITIONAL, default=default, annotation=annotation)
 
 
@@ -505,7 +194,7 @@ _TYPES: Final = {
 }
 
 
-def _parameter(field: Field) -> inspect.Parameter:
+def option_of(field: Field) -> inspect.Parameter:
     """Return the option or the argument of a field."""
     rule, is_change = field.rule, field.default is UNSET
     # Typer adds a negative form to a flag whose name is not given.
@@ -534,7 +223,7 @@ def _parameter(field: Field) -> inspect.Parameter:
         info = typer.Argument(metavar=rule.argument, help=_help(field), show_default=False)
     else:
         info = typer.Option(*names, help=_help(field), **more)
-    return _fixed(field.name, Annotated[annotation, info], default)
+    return fixed_option(field.name, Annotated[annotation, info], default)
 
 
 def item_type(field: Field) -> Any:
@@ -556,7 +245,8 @@ def _help(field: Field) -> str:
     return field.rule.help if sample is None else f"{field.rule.help.rstrip('.')}, such as {sample}."
 
 
-def _input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
+def read_input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
+    """Return the input of an operation for the values of its options. Raises UsageError."""
     fields = {field.name: field for field in operation.fields}
     present = {name: value for name, value in values.items() if value is not None and value != []}
     return operation.input(**{name: _value(operation.input, fields[name], value) for name, value in present.items()})
@@ -612,10 +302,11 @@ def _run_with(ctx: typer.Context, do: Callable[[Runner], Coroutine[Any, Any, Any
     context = cli_context(ctx)
     if not context.is_remote:
         return run_in_transaction(ctx, lambda work: do(_DatabaseRunner(work)))
-    return run_async(do(_remote_runner(context)))
+    return run_async(do(remote_runner(context)))
 
 
-def _remote_runner(context: CliContext) -> "RemoteRunner":
+def remote_runner(context: CliContext) -> "RemoteRunner":
+    """Return the runner of operations on the server of the command line. Raises ConfigError, UsageError."""
     # Imported only here, as most commands run on the database.
     from boathook.cli.remote import RemoteRunner, choose_server
 
@@ -650,8 +341,7 @@ class naming_options:  # noqa: N801 - a context manager
         if isinstance(error, InvalidValue):
             error.args = (name_fields(str(error), self.label),)
             if error.where and (label := self._option(str(error.where[0]))):
-                rest = ".".join(str(part) for part in error.where[1:])
-                raise UsageError(f"{label} {rest}: {error}" if rest else f"{label}: {error}") from error
+                raise option_error(label, error.where[1:], str(error)) from error
 
     def label(self, name: str) -> str:
         """Return the option or the argument of a field; the name itself if there is none."""
@@ -690,7 +380,7 @@ def _print_list(
     ctx: typer.Context, operation: Operation[Any, Any], values: dict[str, Any], view: View, *, as_json: bool
 ) -> None:
     limit, after = values.pop("limit"), values.pop("after")
-    value = _input(operation, {**values, "iterator": after})
+    value = read_input(operation, {**values, "iterator": after})
 
     async def read(runner: Runner) -> None:
         pages = _pages(operation, runner, await runner.complete(value), limit)

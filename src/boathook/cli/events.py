@@ -8,9 +8,10 @@ from msgspec.structs import asdict, replace
 from rich.text import Text
 
 from boathook.cli import output
+from boathook.cli.bulk import add_bulk
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, out, run_with_database
-from boathook.cli.derived import add, add_selection, naming_options
+from boathook.cli.derived import add, naming_options
 from boathook.cli.options import (
     FILTERS,
     After,
@@ -181,11 +182,11 @@ def _with_unhandled(own: Mapping[str, Any], values: dict[str, Any]) -> dict[str,
     return values | {"state": UNHANDLED} if own["unhandled"] else values
 
 
-add_selection(
+add_bulk(
     events, actions.replay, "replay", "event", choose=_choose,
     more={"unhandled": (Unhandled, False), "route": (Route, False), "to": (To, None)},
 )  # fmt: skip
-add_selection(events, actions.route, "route", "event", choose=_choose_route, more={"unhandled": (Unhandled, False)})
+add_bulk(events, actions.route, "route", "event", choose=_choose_route, more={"unhandled": (Unhandled, False)})
 
 
 @deliveries.command("list", epilog=example("boathook deliveries list --state pending --source github"))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from boathook import config
-from boathook.cli.context import UsageError, out
+from boathook.cli.context import UsageError
 from boathook.cli.output import parse_time
 from boathook.domain.errors import BoathookError
 
@@ -157,12 +157,3 @@ def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything:
         raise UsageError("give ids or filters, not both")
     if not chosen and not is_filtered and not everything:
         raise UsageError("nothing selected: give ids, filters such as --source, or --all")
-
-
-def confirm_selection(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Return whether to do *what*: no in a dry run, otherwise prompt; without a terminal, --yes is required."""
-    if dry_run or yes:
-        return not dry_run
-    if not out.is_terminal:
-        raise UsageError(f"this would {what}; add --yes to confirm, or --dry-run to count")
-    return typer.confirm(f"{what[:1].upper()}{what[1:]}?")

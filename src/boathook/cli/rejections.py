@@ -7,9 +7,9 @@ import typer
 from msgspec.structs import asdict
 
 from boathook.cli import output
+from boathook.cli.bulk import add_bulk
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, out, run_with_database
-from boathook.cli.derived import add_requests
 from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until
 from boathook.cli.output import ID, Column, View, hint, say
 from boathook.domain import ids
@@ -139,10 +139,7 @@ def _show_reverified(outcome: Outcome) -> tuple[Mapping[str, object], str]:
     return fields, f"{outcome.id}  {outcome.outcome}  {detail}"
 
 
-add_requests(
-    rejections, rejection_actions.reverify, "reverify", "rejection", _show_reverified,
-    sum_up=lambda number, failed: f"{number} verified again, {number - failed} accepted, {failed} still rejected",
-)  # fmt: skip
+add_bulk(rejections, rejection_actions.reverify, "reverify", "rejection", show=_show_reverified)
 
 
 @conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
@@ -176,7 +173,7 @@ def _show_accepted(outcome: Outcome) -> tuple[Mapping[str, object], str]:
     return fields, f"{outcome.id}  {outcome.detail}"
 
 
-add_requests(conflicts, conflict_actions.accept, "accept", "conflict", _show_accepted)
+add_bulk(conflicts, conflict_actions.accept, "accept", "conflict", show=_show_accepted)
 
 
 @conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))

@@ -293,12 +293,13 @@ class Job(msgspec.Struct, frozen=True):
 
     def result_of(self, operation: Operation[Any, Any]) -> Any:
         """Return what it has done as a result of its operation."""
-        numbers = {"done": self.done, "added": self.added, "revived": self.revived, "routed": self.routed}
+        numbers = {
+            "done": self.done, "left": self.skipped, "failed": self.skipped, "added": self.added,
+            "revived": self.revived, "routed": self.routed,
+        }  # fmt: skip
         own = {field.name for field in operation.result_fields}
-        counts = {name: number for name, number in (numbers | {"left": self.skipped}).items() if number is not None}
-        return operation.result(
-            dry_run=False, matching=self.done, **{name: number for name, number in counts.items() if name in own}
-        )
+        counts = {name: number for name, number in numbers.items() if number is not None and name in own}
+        return operation.result(dry_run=False, matching=self.done, **counts)
 
 
 class _Problem(msgspec.Struct, frozen=True):

@@ -73,7 +73,7 @@ class Accept(StoredRequests, frozen=True, kw_only=True):
     store=_Conflicts(),
     job=TaskOperation.ACCEPT_CONFLICTS,
     tag="Conflict",
-    says="accepted",
+    says="",
     must_confirm=True,
     examples=(
         "boathook conflicts accept cfl_01h455vb4pex5vsknk084sn02q4 --note 'the customer ordered twice'",

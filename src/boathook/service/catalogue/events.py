@@ -23,7 +23,16 @@ from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
-from boathook.service.catalogue.selection import BATCH, MAX_NAMED, Note, Rate, Skipped, freeze_caller, read_clock
+from boathook.service.catalogue.selection import (
+    BATCH,
+    MAX_NAMED,
+    Note,
+    Rate,
+    Skipped,
+    first_error,
+    freeze_caller,
+    read_clock,
+)
 from boathook.service.catalogue.values import Result
 from boathook.service.fields import Problem, Rule
 from boathook.service.operating import tasks
@@ -76,6 +85,10 @@ class EventsActed(Result, frozen=True, kw_only=True):
     skipped: Annotated[Sequence[Skipped], Rule(help="The named ones that do not exist.")] = ()
     notes: Annotated[Sequence[str], Rule(help="What to know before.")] = ()
     reason: Annotated[str, Rule(help="Why nothing changed, if one event was named.")] = ""
+
+    def first_error(self) -> Exception | None:
+        """Return why an operation on named ones may not run at all."""
+        return first_error(self.skipped)
 
     def count(self, noun: str) -> str:
         """Return how many are selected, in words."""

@@ -63,7 +63,7 @@ class Reverify(StoredRequests, frozen=True, kw_only=True):
     store=_Rejections(),
     job=TaskOperation.REVERIFY_REJECTIONS,
     tag="Rejection",
-    says="verified again",
+    says="{done} verified again, {accepted} accepted, {failed} still rejected",
     examples=(
         "boathook rejections reverify --source stripe --since 1d",
         "boathook rejections reverify rej_01h455vb4pex5vsknk084sn02q4",

@@ -107,6 +107,16 @@ class Skipped(Result, frozen=True, kw_only=True):
                 return InvalidState(self.why, self.code)
 
 
+def first_error(skipped: Sequence[Skipped]) -> Exception | None:
+    """Return the error of the first object that does not exist, or has ended."""
+    for item in skipped:
+        if item.code == "not_found":
+            return NotFound(item.why)
+        if item.code == "ended":
+            return InvalidTransition(item.why)
+    return None
+
+
 class Count(Result, frozen=True, kw_only=True):
     """Selected dead letters with the same source or application, type, recipient and code."""
 
@@ -129,6 +139,10 @@ class Acted(Result, frozen=True, kw_only=True):
     skipped: Annotated[Sequence[Skipped], Rule(help="The named ones that were left as they are.")] = ()
     counts: Annotated[Sequence[Count], Rule(help="What is selected, largest first.")] = ()
     notes: Annotated[Sequence[str], Rule(help="What to know before: what would run, or fail again.")] = ()
+
+    def first_error(self) -> Exception | None:
+        """Return why an operation on named ones may not run at all."""
+        return first_error(self.skipped)
 
     def count(self, noun: str) -> str:
         """Return how many are selected, in words."""
@@ -389,13 +403,3 @@ def _skipped(key: Key, state: DeliveryState | None, *, revives: bool) -> Skipped
         case _:
             why, code = "is being changed by another request", "busy"
     return Skipped(id=name, why=f"{name} {why}", code=code)
-
-
-def first_error(acted: Any) -> Exception | None:
-    """Return why an operation that names some may not run at all: one does not exist, or has ended."""
-    for skipped in acted.skipped:
-        if skipped.code == "not_found":
-            return NotFound(skipped.why)
-        if skipped.code == "ended":
-            return InvalidTransition(skipped.why)
-    return None

@@ -6,9 +6,10 @@ selection, its caller and the permission, and checks these again at each step; i
 so the keeper runs them by a `StepRunner`. The command line drives the steps itself (`Selected.drive`).
 """
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -22,11 +23,13 @@ from boathook.db.secret_box import open_secret_box
 from boathook.db.tasks import Task, TaskOperation
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
+from boathook.domain.plurals import counted
 from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue
 from boathook.service.access.authorization import ACCESS_RULES, Permission
 from boathook.service.caller import TrustedCaller
 from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
+from boathook.service.catalogue.selection import Skipped
 from boathook.service.catalogue.values import Result
 from boathook.service.fields import Input, Problem, Rule, read_json, write_json
 from boathook.service.operating import tasks
@@ -42,7 +45,11 @@ FAILED: Final = frozenset({"refused", "impossible", "missing"})
 """The outcomes of requests that became no event."""
 
 
-class StoredRequests(Input, frozen=True, kw_only=True):
+class _AbstractInput(msgspec.StructMeta, ABCMeta):
+    """The type of inputs that cannot be created without their abstract properties."""
+
+
+class StoredRequests(Input, frozen=True, kw_only=True, metaclass=_AbstractInput):
     """The fields that select stored requests; those of one kind add their ids and the filters of their kind."""
 
     source: Annotated[str | None, Rule(help="Only of this source.")] = None
@@ -57,9 +64,9 @@ class StoredRequests(Input, frozen=True, kw_only=True):
         return getattr(self, "ids", None) or ()
 
     @property
+    @abstractmethod
     def filter(self) -> ListFilter:
         """The filter of requests that were not accepted yet."""
-        raise NotImplementedError
 
     def conflicts(self) -> list[Problem]:
         """Return what is wrong with the ways to select together: exactly one is needed."""
@@ -109,6 +116,31 @@ class RequestsActed(Result, frozen=True, kw_only=True):
     job: Annotated[str | None, Rule(help="The bulk job that handles them.", prefix=ids.TASK)] = None
     results: Annotated[Sequence[Outcome], Rule(help="What became of the named ones, in their order.")] = ()
     counts: Annotated[Sequence[RequestsCount], Rule(help="What is selected, largest first.")] = ()
+    notes: ClassVar[Sequence[str]] = ()
+    """What to know before; nothing."""
+    skipped: ClassVar[Sequence[Skipped]] = ()
+    """The named ones that were left as they are; all have an outcome."""
+
+    def first_error(self) -> Exception | None:
+        """Return why named ones could not be handled at all."""
+        return next((result.error() for result in self.results), None)
+
+    def count(self, noun: str) -> str:
+        """Return how many are selected, in words."""
+        return counted(self.matching, noun)
+
+    def describe(self, says: str, _noun: str) -> str:
+        """Return what was done as a sentence."""
+        return says.format(done=self.done, accepted=self.done - self.failed, failed=self.failed)
+
+    def hints(self) -> Sequence[str]:
+        """Return what to know afterwards."""
+        return ()
+
+    def to_line(self, verb: str) -> dict[str, Any]:
+        """Return what was done as a JSON object."""
+        fields = {"action": verb, "dry_run": self.dry_run, "matching": self.matching, "done": self.done}
+        return fields if self.dry_run else fields | {"failed": self.failed}
 
 
 In = TypeVar("In", bound=StoredRequests)
@@ -161,15 +193,21 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         return replace(preview, job=task.shown_id)
 
     async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[RequestsActed]:
-        """Act on all that *input* selects, in one transaction a batch; yield the results of each."""
+        """Act on all that *input* selects, in one transaction a batch.
+
+        Yields what is done after each batch, with the results of the batch.
+        """
         after: str | None = None
+        done = failed = 0
         while True:
             async with open_work() as work:
                 if input.until is None:
                     input = replace(input, until=await delivery_commands.read_clock(work.connection))
                 outcomes, after = await self._handle_page(work, input, after)
             if outcomes:
-                yield _acted(outcomes, len(outcomes))
+                done += len(outcomes)
+                failed += _count_failed(outcomes)
+                yield RequestsActed(dry_run=False, matching=done, done=done, failed=failed, results=outcomes)
             if after is None:
                 return
 
@@ -180,7 +218,7 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
 
         input = read_json(self.input, task.request["input"])
         outcomes, after = await self._handle_page(work, input, task.place.get("request"))
-        failed = sum(outcome.outcome in FAILED for outcome in outcomes)
+        failed = _count_failed(outcomes)
         data = {"done": task.data.get("done", 0) + len(outcomes), "left": task.data.get("left", 0) + failed}
         return StepResult(data, None if after is None else {"request": after})
 
@@ -203,7 +241,9 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
             return RequestsActed(dry_run=True, matching=len(existing), results=list(missing.values()))
         handled = dict(zip(existing, await self.step(work, existing, input) if existing else (), strict=True))
         results = [missing.get(id) or handled[id] for id in request_ids]
-        return _acted(results, len(existing))
+        return RequestsActed(
+            dry_run=False, matching=len(existing), done=len(results), failed=_count_failed(results), results=results
+        )
 
     def _read_ids(self, names: Sequence[str]) -> list[UUID]:
         return [ids.read(self.store.prefix, name) for name in dict.fromkeys(names)]
@@ -221,9 +261,8 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         }
 
 
-def _acted(results: Sequence[Outcome], matching: int) -> RequestsActed:
-    failed = sum(result.outcome in FAILED for result in results)
-    return RequestsActed(dry_run=False, matching=matching, done=len(results), failed=failed, results=results)
+def _count_failed(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.outcome in FAILED for outcome in outcomes)
 
 
 def on_requests(
@@ -247,7 +286,7 @@ def on_requests(
         store: the requests.
         job: the kind of its jobs.
         tag: the tag.
-        says: the verb of what was done, such as ``verified again``.
+        says: what was done, with ``{done}``, ``{accepted}`` and ``{failed}``; empty if the outcomes say it.
         must_confirm: whether the command line asks before it acts on others than named ones.
         examples: examples for the command line.
     """
