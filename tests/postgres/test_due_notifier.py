@@ -8,10 +8,11 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from boathook.db.database import Database
-from boathook.db.due_notifier import DueNotifier, encode_due, notify_due, read_payload
+from boathook.db.due_notifier import DUE_CHANNEL, DueNotifier, encode_due, notify_due, read_payload
 from boathook.db.endpoint_deliveries import ClaimedEndpointDelivery, DueEndpointPage, EndpointDeliveryStore
 from boathook.delivery import endpoint_queues
 from boathook.delivery.dispatcher import Dispatcher
@@ -139,6 +140,30 @@ class TestSender:
         async with Sink().open() as sink, rarely_polling(db):
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)
+
+    async def test_finds_what_became_due_before_notifications_began(
+        self, db: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        may_listen, has_looked = asyncio.Event(), asyncio.Event()
+        add_listener, discover = asyncpg.Connection.add_listener, EndpointQueues.discover
+
+        async def delayed(line: asyncpg.Connection, channel: str, callback: Any) -> None:
+            if channel == DUE_CHANNEL:
+                await may_listen.wait()
+            await add_listener(line, channel, callback)
+
+        async def watched(queues: EndpointQueues, wake: Any) -> float:
+            wait_s = await discover(queues, wake)
+            has_looked.set()
+            return wait_s
+
+        monkeypatch.setattr(asyncpg.Connection, "add_listener", delayed)
+        monkeypatch.setattr(EndpointQueues, "discover", watched)
+        async with Sink().open() as sink, running_sender(db, **HOUR):
+            await has_looked.wait()
+            await add_deliveries(db, await add_endpoint(db, sink.base), is_named=True)
+            may_listen.set()
+            await wait_for_states(db, succeeded=1)
 
     async def test_does_not_wait_for_discovery_with_a_named_endpoint(
         self, db: Database, monkeypatch: pytest.MonkeyPatch

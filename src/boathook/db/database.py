@@ -353,13 +353,15 @@ class Database:
         """Raise DatabaseError if PostgreSQL does not respond."""
         await self.fetchval("select 1")
 
-    async def listen(self, channel: str, callback: NotificationCallback) -> None:
+    async def listen(
+        self, channel: str, callback: NotificationCallback, on_listening: Callable[[], None] = lambda: None
+    ) -> None:
         """Call *callback* with the payload of each notification while this database is open.
 
         A lost connection is reopened automatically. Notifications sent meanwhile are lost, so a notification is only a
-        hint, and callers must poll too.
+        hint, and callers must poll too. *on_listening* is called whenever notifications begin to arrive.
         """
-        self.monitor.listen(channel, callback)
+        self.monitor.listen(channel, callback, on_listening)
 
 
 class UnreachedDatabase(Database):

@@ -152,6 +152,7 @@ class ServerMonitor:
         """Connections of `committing`, with the time (monotonic) from which they are used."""
         self._reconnect_callbacks: list[Callable[[], None]] = []
         self._channels: dict[str, list[NotificationCallback]] = {}
+        self._listening_callbacks: dict[str, list[Callable[[], None]]] = {}
         self._wake = asyncio.Event()
         self._answer_s = 0.0
         self._dial_s = 0.0
@@ -185,9 +186,15 @@ class ServerMonitor:
         """Call *callback* when the dedicated connection ends and when it is reopened, possibly to another server."""
         self._reconnect_callbacks.append(callback)
 
-    def listen(self, channel: str, callback: NotificationCallback) -> None:
-        """Call *callback* with the payload of each notification on *channel*; listening starts soon."""
+    def listen(
+        self, channel: str, callback: NotificationCallback, on_listening: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call *callback* with the payload of each notification on *channel*; listening starts soon.
+
+        *on_listening* is called whenever it starts on a new connection: earlier notifications are lost.
+        """
         self._channels.setdefault(channel, []).append(callback)
+        self._listening_callbacks.setdefault(channel, []).append(on_listening)
         self._wake.set()
 
     @property
@@ -295,6 +302,8 @@ class ServerMonitor:
                 for channel in [name for name in self._channels if name not in listened]:
                     await line.add_listener(channel, self._on_notification)
                     listened.add(channel)
+                    for on_listening in self._listening_callbacks[channel]:
+                        on_listening()
                 row = await line.fetchrow(SQL["read_safety"])
             took_s = time.monotonic() - began
             self._answer_s += _EWMA_WEIGHT * (took_s - self._answer_s)

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from logging import DEBUG
 from typing import Any, Final, Generic
 
@@ -173,7 +174,8 @@ class Dispatcher(Generic[A]):
         Raises:
             AttemptStuck: an attempt cannot be stopped; the process should exit so that another replaces it.
         """
-        await self._database.listen(DUE_CHANNEL, self._due.notified)
+        # Whatever became due before PostgreSQL began to notify, or during an outage, had no notification.
+        await self._database.listen(DUE_CHANNEL, self._due.notified, partial(self._include, [ANY_RECIPIENT]))
         feeding = [*map(asyncio.create_task, (self._discover(), self._look_up(), self._claim(predecessors)))]
         if self._notifier is not None:
             feeding.append(asyncio.create_task(self._notifier.run(self._due.received), name=_RECEIVING))
