@@ -226,6 +226,17 @@ async def test_mounted_apps_serve_their_paths_and_the_root_app_the_rest(opened, 
     assert console.websocket_app("/console") is WebSocketRefusal.NO_HANDLER
 
 
+async def test_the_root_app_does_not_take_the_paths_of_packages(opened, pg_url, app):
+    console, client = opened(pg_url, **{"server.app": app(SHOP), "mcp.enabled": True})
+    console.start(Intake(EventStore()))
+    await asyncio.wait_for(console.startup_done.wait(), 300)
+    statuses = {path: (await client.post(path)).status_code for path in ("/mcp", "/mcp/", "/mcp/x", "/api")}
+    # 421: MCP's answer to a Host that is not among mcp.hosts.
+    assert statuses == {"/mcp": 421, "/mcp/": 421, "/mcp/x": 404, "/api": 404}
+    assert console.websocket_app("/mcp") is WebSocketRefusal.NO_HANDLER
+    assert (await client.get("/mcps")).text == '"site mcps"'
+
+
 @pytest.mark.parametrize("path", ["shop", "", "/a b", "//", "/a?b"])
 def test_a_path_that_cannot_be_mounted_is_named(path):
     with pytest.raises(ConfigError, match=re.escape(repr(path.removesuffix("/")))):

@@ -361,8 +361,10 @@ class Settings(Table):
 
     def owns_path(self, path: str) -> bool:
         """Return whether boathook itself or a package in use has *path*, or could have a path below it."""
-        own = (path_of for _, table in self.package_tables for path_of in table.own_paths)
-        return is_own_path(path) or any(f"{path.lower().rstrip('/')}/".startswith(f"{above}/") for above in own)
+        own = [path_of for _, table in self.package_tables for path_of in (*table.own_paths, table.site_path)]
+        return is_own_path(path) or any(
+            f"{path.lower().rstrip('/')}/".startswith(f"{above}/") for above in own if above
+        )
 
     def _check_source_paths(self, sources: Mapping[str, SourceSettings]) -> None:
         _refuse_shared_paths(sources)

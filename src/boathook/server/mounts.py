@@ -12,7 +12,6 @@ from boathook.api.authentication import read_bearer_token
 from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
 from boathook.config.tables import MountSettings
-from boathook.config.types import is_own_prefix
 from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.handlers.manifest import Mount
@@ -129,6 +128,7 @@ class Mounts:
     """
 
     def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
+        self._settings = settings
         self._lifespans: dict[int, Lifespan] = {}
         self._user_tokens = _open_user_tokens(settings)
         apps = [
@@ -156,9 +156,9 @@ class Mounts:
     def at(self, path: str) -> "MountedApp | None":
         """Return the mounted application with the longest path that equals *path* or is a parent of it.
 
-        boathook's own paths have none, even if an application is mounted at ``/``.
+        The paths of boathook and of packages in use have none, even if an application is mounted at ``/``.
         """
-        if is_own_prefix(path):
+        if self._settings.owns_path(path):
             return None
         return next(
             (mounted for mounted in self._mounted_apps if path == mounted.path or path.startswith(mounted.path + "/")),
