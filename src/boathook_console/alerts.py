@@ -30,18 +30,18 @@ _SILENCE_DURATIONS: Final = (
 async def show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     """Show all active alerts, with channels, silences and rules."""
     async with context.work() as work:
-        found = await actions.read_overview(work.connection, context.app_context.settings)
-        ended = await actions.read_history(work.connection, limit=5)
-    given = context.form if error is not None else context.query
+        overview = await actions.read_overview(work.connection, context.app_context.settings)
+        recovered = await actions.read_history(work.connection, limit=5)
+    values = context.form if error is not None else context.query
     return context.page(
         "alerts/list.html",
         status,
-        found=found,
-        ended=ended,
+        found=overview,
+        ended=recovered,
         view=_alert_formatter(context),
         number=show_number,
         lengths=_SILENCE_DURATIONS,
-        wanted={name: str(given.get(name, usual)) for name, usual in _SILENCE_DEFAULTS.items()},
+        wanted={name: str(values.get(name, usual)) for name, usual in _SILENCE_DEFAULTS.items()},
         error=error,
         where=str(error.where[0]) if error is not None and error.where else "",
     )
@@ -55,11 +55,11 @@ async def show_history(context: ConsoleContext) -> Response:
     """Show recovered alerts, in pages."""
     before = query_params.get_time(context.query, "before")
     async with context.work() as work:
-        ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
-    last = ended[_HISTORY - 1].recovered_at if len(ended) > _HISTORY else None
+        recovered = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
+    last = recovered[_HISTORY - 1].recovered_at if len(recovered) > _HISTORY else None
     more = query_params.build_url(f"{_LIST}/history", {}, before=last.isoformat()) if last is not None else ""
     return context.page(
-        "alerts/history.html", ended=ended[:_HISTORY], more=more, view=_alert_formatter(context), number=show_number
+        "alerts/history.html", ended=recovered[:_HISTORY], more=more, view=_alert_formatter(context), number=show_number
     )
 
 
@@ -108,6 +108,6 @@ def _alert_formatter(context: ConsoleContext) -> Any:
 
 def _read_duration(hours: str) -> int:
     """Return the seconds of a duration. Raises InvalidValue."""
-    if hours not in {known for known, _ in _SILENCE_DURATIONS}:
+    if hours not in {duration for duration, _ in _SILENCE_DURATIONS}:
         raise InvalidValue("choose one of these", "length")
     return int(hours) * 3_600

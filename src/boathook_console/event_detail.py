@@ -88,8 +88,8 @@ async def show_history(context: ConsoleContext) -> Response:
 @routes.get("/events/{id}/body", Permission.EVENT_VIEW)
 async def download(context: ConsoleContext) -> Response:
     """Download an event's body."""
-    event, stored = await listings.read_request(context.app_context.database, _event_id(context))
-    return attachment(stored.body, f"{event.id}.bin")
+    event, request = await listings.read_request(context.app_context.database, _event_id(context))
+    return attachment(request.body, f"{event.id}.bin")
 
 
 @routes.get("/events/{id}/curl", Permission.EVENT_VIEW)
@@ -170,18 +170,18 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
     item = context.query.get("item", "")
     # An item can only be extracted from the whole body.
     max_bytes = None if item else body_view.MAX_BYTES
-    event, stored = await listings.read_request(context.app_context.database, event_id, max_bytes=max_bytes)
-    body, size = stored.body, event.size
+    event, content = await listings.read_request(context.app_context.database, event_id, max_bytes=max_bytes)
+    body, size = content.body, event.size
     if item:
-        whole = await listings.cut_item(stored.body, item)
+        whole = await listings.cut_item(content.body, item)
         body, size = whole[: body_view.MAX_BYTES], len(whole)
     history = await _history_values(context, event, event_id)
-    request = await _request_of(context, event, stored, history["history"].deliveries)
-    trace_id, trace_url = listings.find_trace(context.app_context.settings, event, stored)
+    request = await _request_of(context, event, content, history["history"].deliveries)
+    trace_id, trace_url = listings.find_trace(context.app_context.settings, event, content)
     return context.page(
         "events/show.html",
         item=item,
-        headers=body_view.mask(dict(stored.headers)),
+        headers=body_view.mask(dict(content.headers)),
         content=await render_body(body, size, context.query.get("view"), event.content_type),
         shown_size=size,
         shown_most=body_view.MAX_BYTES,
@@ -233,7 +233,7 @@ def _timeline(event: EventRow, history: EventHistory) -> list[TimelineEntry]:
 
 def _entries(event: EventRow, history: EventHistory) -> Iterator[TimelineEntry]:
     yield TimelineEntry(event.accepted_at, "accepted", event)
-    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(history.attempts))
+    yield from (TimelineEntry(group.last.ended_at, "attempts", group) for group in _fold(history.attempts))
     yield from (TimelineEntry(effect.done_at, "effect", effect) for effect in history.effects)
     yield from (TimelineEntry(note.at, "note", note) for note in history.notes)
     if history.answer is not None:
@@ -247,17 +247,17 @@ def _fold(attempts: Sequence[AttemptDetail]) -> Iterator[EqualAttempts]:
         yield EqualAttempts(list(alike))
 
 
-def _result_of(one: AttemptDetail) -> tuple[object, ...]:
+def _result_of(attempt: AttemptDetail) -> tuple[object, ...]:
     return (
-        one.ordinal,
-        one.outcome,
-        one.code,
-        one.error,
-        one.dependency,
-        one.traceback,
-        one.status,
-        one.url,
-        one.is_manual,
+        attempt.ordinal,
+        attempt.outcome,
+        attempt.code,
+        attempt.error,
+        attempt.dependency,
+        attempt.traceback,
+        attempt.status,
+        attempt.url,
+        attempt.is_manual,
     )
 
 
@@ -269,22 +269,22 @@ def _newest_failure(history: EventHistory) -> AttemptDetail | None:
     failed = (
         attempt for attempt in history.attempts if attempt.ordinal in open_or_dead and (attempt.error or attempt.code)
     )
-    return max(failed, key=lambda one: one.ended_at, default=None)
+    return max(failed, key=lambda attempt: attempt.ended_at, default=None)
 
 
-def _response_of(one: AttemptDetail) -> BodyView:
-    return body_view.snippet(one.response or b"", one.response_size or 0)
+def _response_of(attempt: AttemptDetail) -> BodyView:
+    return body_view.snippet(attempt.response or b"", attempt.response_size or 0)
 
 
 async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     event_id = _event_id(context)
     shell = Shell(context.query["shell"]) if context.query.get("shell") in set(Shell) else Shell.SH
-    event, stored = await listings.read_request(
+    event, content = await listings.read_request(
         context.app_context.database, event_id, max_bytes=body_view.MAX_INLINE_BYTES + 1
     )
     only = context.query.get("delivery", "")
     history = await listings.read_history(context.app_context.database, event_id, only=_ordinal(only) if only else None)
-    request = await _request_of(context, event, stored, history.deliveries)
+    request = await _request_of(context, event, content, history.deliveries)
     attempt = _attempt_of(history.attempts, context.query.get("attempt", "")) if only else None
     is_masked = any(body_view.is_sensitive(name) for name in request.headers)
     if attempt is not None:
@@ -292,7 +292,7 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
         request = CurlRequest(
             url=attempt.url or _PLACEHOLDER_URL,
             headers=attempt.request_headers,
-            body=stored.body,
+            body=content.body,
             file=request.file,
         )
     return context.page(
@@ -310,16 +310,16 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
 
 
 async def _request_of(
-    context: ConsoleContext, event: EventRow, stored: StoredRequest, deliveries: Sequence[DeliveryRow]
+    context: ConsoleContext, event: EventRow, request: StoredRequest, deliveries: Sequence[DeliveryRow]
 ) -> CurlRequest:
     """Return the request that delivered an event to its source, or that an endpoint receives."""
-    headers = {"content-type": event.content_type} | {name.lower(): text for name, text in stored.headers.items()}
+    headers = {"content-type": event.content_type} | {name.lower(): text for name, text in request.headers.items()}
     if event.source is not None:
         base = context.app_context.settings.server.public_url or str(context.request.base_url)
         url = f"{str(base).rstrip('/')}/in/{event.source}"
     else:
         url = await listings.find_endpoint_url(context.app_context.database, deliveries) or _PLACEHOLDER_URL
-    return CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
+    return CurlRequest(url=url, headers=headers, body=request.body, file=f"{event.id}.bin")
 
 
 def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:

@@ -72,12 +72,12 @@ class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
 
     def read_schemas(self) -> Mapping[str, Any] | None:
         """Return the schemas by version; a single schema is version 1. Raises InvalidValue."""
-        found = _read_json(self.schemas, "schemas") if self.schemas else None
-        if found is None:
+        document = _read_json(self.schemas, "schemas") if self.schemas else None
+        if document is None:
             return None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise InvalidValue('enter a JSON Schema, or schemas by version: {"1": {...}}', "schemas")
-        by_version = found if found and all(key.isdigit() for key in found) else {"1": found}
+        by_version = document if document and all(key.isdigit() for key in document) else {"1": document}
         try:
             event_types.check_schemas(by_version)
         except InvalidValue as error:
@@ -155,10 +155,10 @@ async def create(context: ConsoleContext) -> Response:
             return _form(context, form, verdict=await asyncio.to_thread(form.check_schemas))
         new = operations.EventTypeCreate(name=form.name, **await asyncio.to_thread(form.values))
         async with context.work() as work:
-            made = await operations.create(work, new)
+            created = await operations.create(work, new)
     except AdminError as error:
         return _form(context, form, error=error)
-    return context.to(f"{_LIST}/{made.name}", f"Event type {made.name} created.")
+    return context.to(f"{_LIST}/{created.name}", f"Event type {created.name} created.")
 
 
 @routes.get("/event-types/{name}/edit", Permission.EVENT_TYPE_MANAGE)
@@ -188,10 +188,10 @@ def _form(
     context: ConsoleContext, form: EventTypeForm, *, name: str = "", error: AdminError | None = None, verdict: str = ""
 ) -> Response:
     """Show a form; *name* is that of an existing event type."""
-    where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
-    where = _FORM_FIELDS.get(where, where)
+    field = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    field = _FORM_FIELDS.get(field, field)
     status = 200 if error is None else 400
-    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=verdict)
+    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=field, judged=verdict)
 
 
 @routes.post("/event-types/{name}/archive", Permission.EVENT_TYPE_MANAGE)

@@ -77,16 +77,16 @@ async def list_events(context: ConsoleContext) -> Response:
     fields = _fields(context.query)
     try:
         query, below = _read_query(fields), _read_cursor(context.query.get("below", ""))
-        found = await search.find_matches(
+        result = await search.find_matches(
             context.app_context.database, query, context.app_context.settings.sources, below
         )
     except InvalidValue as error:
         return await _list(context, 400, EventQuery(), None, {str(error.where[0]): str(error)})
-    if isinstance(found, DirectMatch) and len(found.named) == 1:
-        url = match_url(found.named[0], found.events)
+    if isinstance(result, DirectMatch) and len(result.named) == 1:
+        url = match_url(result.named[0], result.events)
         if url is not None:
             return context.to(url)
-    return await _list(context, 200, query, found, {}, can_follow=below is None)
+    return await _list(context, 200, query, result, {}, can_follow=below is None)
 
 
 @routes.get("/events/tail", Permission.EVENT_VIEW)
@@ -94,8 +94,8 @@ async def show_newest(context: ConsoleContext) -> Response:
     """Show the rows of the newest matches, for a page that follows them."""
     after = query_params.get_time(context.query, "after") or datetime.now(UTC)
     query = _read_query(_fields(context.query))
-    found = await search.find_newer(context.app_context.database, query, after)
-    return context.page("events/tail.html", events=found.events, is_cut=found.is_full)
+    newer = await search.find_newer(context.app_context.database, query, after)
+    return context.page("events/tail.html", events=newer.events, is_cut=newer.is_full)
 
 
 @routes.get("/events/suggestions/{field}", Permission.EVENT_VIEW)
@@ -107,8 +107,8 @@ async def suggest(context: ConsoleContext) -> Response:
         values = await search.suggest_types(context.app_context.database, part)
     elif field == "application" and context.may(Permission.APPLICATION_LIST):
         async with context.work() as work:
-            found = await applications.search(work, part or None, after=None, limit=_MAX_SUGGESTIONS)
-        values = [one.application.uid or one.application.shown_id for one in found]
+            page = await applications.search(work, part or None, after=None, limit=_MAX_SUGGESTIONS)
+        values = [row.application.uid or row.application.shown_id for row in page]
     else:
         raise NotFound("there are suggestions for type and application only")
     return context.page("events/suggestions.html", values=values)
@@ -264,13 +264,13 @@ async def _list(
     context: ConsoleContext,
     status: int,
     query: EventQuery,
-    found: DirectMatch | SearchPage | None,
+    result: DirectMatch | SearchPage | None,
     errors: Mapping[str, str],
     *,
     can_follow: bool = False,
 ) -> Response:
     fields = _fields(context.query)
-    search_page = found if isinstance(found, SearchPage) else None
+    search_page = result if isinstance(result, SearchPage) else None
     further = None
     if search_page is not None and search_page.place is not None:
         further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
@@ -301,10 +301,10 @@ async def _list(
         can_replay=not query.is_open,
         sources=query_params.source_options(context.app_context.settings.sources, fields["source"]),
         look=search_page,
-        direct=found if isinstance(found, DirectMatch) else None,
-        events=[] if found is None else found.events,
+        direct=result if isinstance(result, DirectMatch) else None,
+        events=[] if result is None else result.events,
         further=further,
-        tail=query_params.build_url(f"{_EVENTS}/tail", fields, after=_tail_start(found)) if can_follow else "",
+        tail=query_params.build_url(f"{_EVENTS}/tail", fields, after=_tail_start(result)) if can_follow else "",
         max_exported=search.MAX_EXPORTED,
         replay_url=query_params.build_url(f"{_EVENTS}/replay", fields),
         keep=_read_keep_count(context.query.get("keep", "")),
@@ -315,9 +315,9 @@ async def _list(
     )
 
 
-def _tail_start(found: DirectMatch | SearchPage | None) -> str:
+def _tail_start(result: DirectMatch | SearchPage | None) -> str:
     """Return the time from which a page follows new events: that of the newest one shown, or now."""
-    newest = found.events[0].event.accepted_at if found is not None and found.events else datetime.now(UTC)
+    newest = result.events[0].event.accepted_at if result is not None and result.events else datetime.now(UTC)
     return newest.isoformat()
 
 
@@ -325,15 +325,15 @@ def _read_keep_count(text: str) -> int:
     return min(int(text), _MAX_AUTO_SEARCHES) if re.fullmatch(r"[0-9]{1,3}", text) else 0
 
 
-def match_url(named: IdMatch, events: Sequence[FoundEvent]) -> str | None:
+def match_url(match: IdMatch, events: Sequence[FoundEvent]) -> str | None:
     """Return the URL of a match by id or key; None if it belongs to none of the stored *events*."""
-    kind = named.id.partition("_")[0]
+    kind = match.id.partition("_")[0]
     if kind == ids.CONFLICT:
-        return f"{BASE}/conflicts/{named.id}"
+        return f"{BASE}/conflicts/{match.id}"
     if kind == ids.REJECTION:
-        return f"{BASE}/rejections/{named.id}"
-    event_id, ordinal = ids.read_delivery(named.id) if kind == ids.DELIVERY else (ids.read_event(named.id), None)
+        return f"{BASE}/rejections/{match.id}"
+    event_id, ordinal = ids.read_delivery(match.id) if kind == ids.DELIVERY else (ids.read_event(match.id), None)
     event = ids.show(ids.EVENT, event_id)
-    if all(one.event.id != event for one in events):
+    if all(row.event.id != event for row in events):
         return None
-    return query_params.build_url(f"{_EVENTS}/{event}", {}, delivery=ordinal, item=named.item_path)
+    return query_params.build_url(f"{_EVENTS}/{event}", {}, delivery=ordinal, item=match.item_path)

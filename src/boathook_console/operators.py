@@ -193,7 +193,7 @@ def _token_values(
     context: ConsoleContext, owner: Operator, rows: Sequence[OperatorToken], error: BoathookError | None
 ) -> dict[str, object]:
     """Return the template values of the list of tokens and of its form."""
-    where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    field = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
     return {
         "owner": owner,
         "rows": rows,
@@ -201,7 +201,7 @@ def _token_values(
         "lifetimes": _LIFETIMES,
         "form": context.form,
         "error": error or "",
-        "where": where,
+        "where": field,
     }
 
 
@@ -228,12 +228,12 @@ async def _check_password(context: ConsoleContext, password: str, field: str) ->
         InvalidValue: it is wrong; names the field.
         InvalidState: there were too many attempts.
     """
-    who = context.operator.shown_id
-    if not _rate_limiter.take(who, who):
+    operator_id = context.operator.shown_id
+    if not _rate_limiter.take(operator_id, operator_id):
         raise InvalidState("too many attempts; wait a minute and try again", "too_many_tries")
     if not await operators.is_password_of(context.operator, password):
         raise InvalidValue("the current password is wrong", field)
-    _rate_limiter.forget(who, who)
+    _rate_limiter.forget(operator_id, operator_id)
 
 
 @routes.post("/account/sign-out-everywhere", Permission.ACCOUNT)

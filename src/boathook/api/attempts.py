@@ -95,7 +95,7 @@ class EmptyOut(Output):
 
 
 def _show_attempt(row: AttemptRow, *, has_content: bool, has_message: bool) -> dict[str, Any]:
-    shown = {
+    fields = {
         "id": ids.show(ids.ATTEMPT, row.id),
         "url": row.url,
         "response": _text_of(row) if has_content else "{}",
@@ -107,14 +107,14 @@ def _show_attempt(row: AttemptRow, *, has_content: bool, has_message: bool) -> d
         "endpointId": ids.show(ids.ENDPOINT, row.endpoint_id),
         "timestamp": format_timestamp(row.started_at),
     }
-    return shown | {"msg": show_message(row.message)} if has_message else shown
+    return fields | {"msg": show_message(row.message)} if has_message else fields
 
 
 def _show_status(status: MessageStatus, *, is_expanded: bool = True) -> dict[str, Any]:
     """Return a status as the API shows it."""
     # Clients of the first generation do not support canceled messages.
-    shown = MessageStatus.SUCCESS if status is MessageStatus.CANCELED and not is_expanded else status
-    return {"status": int(shown), "statusText": shown.name.lower()}
+    wire_status = MessageStatus.SUCCESS if status is MessageStatus.CANCELED and not is_expanded else status
+    return {"status": int(wire_status), "statusText": wire_status.name.lower()}
 
 
 def _text_of(row: AttemptRow) -> str:
@@ -129,7 +129,7 @@ def _text_of(row: AttemptRow) -> str:
 async def _list(
     call: Call, query: AttemptQuery, *, message: str | None = None, endpoint: str | None = None
 ) -> Response:
-    found = await attempts.list_page(
+    result = await attempts.list_page(
         call.work,
         call.application,
         query.page.window,
@@ -143,7 +143,7 @@ async def _list(
         has_payload=query.with_msg,
     )
     return query.page.answer(
-        found,
+        result,
         lambda row: ids.show(ids.ATTEMPT, row.id),
         lambda row: _show_attempt(row, has_content=query.with_content, has_message=query.with_msg),
     )
@@ -293,7 +293,7 @@ async def list_attempted_messages(
     expanded_statuses: Expanded = False,
 ) -> Response:
     """List an endpoint's messages, newest first, with the delivery status of each."""
-    found = await messages.list_endpoint_messages(
+    result = await messages.list_endpoint_messages(
         call.work,
         call.application,
         endpoint_id,
@@ -304,7 +304,7 @@ async def list_attempted_messages(
         has_content=query.with_content,
     )
     return query.page.answer(
-        found,
+        result,
         lambda row: row.message.shown_id,
         lambda row: _show_attempted_message(row, has_content=query.with_content, is_expanded=expanded_statuses),
     )
@@ -334,9 +334,9 @@ async def list_destinations(
 ) -> Response:
     """List the endpoints that a message is sent to, oldest first, including deleted ones."""
     cursor = read_cursor(ids.ENDPOINT, iterator)
-    found = await messages.list_destinations(call.work, call.application, msg_id, cursor, limit=limit)
+    result = await messages.list_destinations(call.work, call.application, msg_id, cursor, limit=limit)
     return answer_page(
-        found,
+        result,
         lambda row: ids.show(ids.ENDPOINT, row.id),
         lambda row: _show_destination(row, is_expanded=expanded_statuses),
     )

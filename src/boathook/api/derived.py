@@ -99,10 +99,10 @@ class DerivedRoute(ApiRoute):
 
     def _locate_one(self, error: InvalidValue, *, is_named: bool) -> InvalidValue:
         names = {field.name: field.public_name for field in self.operation.fields}
-        where = [names.get(str(part), str(part)) for part in error.where]
+        path = [names.get(str(part), str(part)) for part in error.where]
         place = "body" if self.takes_body else "query"
         text = name_fields(str(error), lambda name: names.get(name, name)) if is_named else str(error)
-        return invalid(text, place, *where, kind=error.kind)
+        return invalid(text, place, *path, kind=error.kind)
 
     @property
     def canonicalizer(self) -> CanonicalForm:

@@ -260,10 +260,8 @@ async def rotate_secret(
     call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
     """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
-    chosen = body or EndpointSecretRotateIn()
-    rotation = operations.Rotation(
-        **named(call, endpoint_id), key=chosen.key, grace_s=int(chosen.grace.total_seconds())
-    )
+    body = body or EndpointSecretRotateIn()
+    rotation = operations.Rotation(**named(call, endpoint_id), key=body.key, grace_s=int(body.grace.total_seconds()))
     rotated = await operations.rotate_secret(call.work, rotation)
     return Response(status_code=204) if _accepts_no_content(request) else answer_json(200, {"key": rotated.key})
 

@@ -249,12 +249,10 @@ async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiO
         spec=body.spec, spec_raw=body.spec_raw, dry_run=body.dry_run, replace_all=body.replace_all
     )
     changes = (await operations.import_openapi(call.work, document)).data
-    shown = [
+    rows = [
         EventTypeFromOpenApi(
             name=type.name, description=type.description, deprecated=type.is_deprecated, schemas=_plain(type.schemas)
         )
         for type in changes.to_modify or ()
     ]
-    return ImportOpenApiOut(
-        data=ImportOpenApiData(modified=changes.modified, to_modify=shown if body.dry_run else None)
-    )
+    return ImportOpenApiOut(data=ImportOpenApiData(modified=changes.modified, to_modify=rows if body.dry_run else None))

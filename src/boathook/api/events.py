@@ -178,17 +178,17 @@ class EventWithContentOut(EventOut, ContentOut):
 
 
 def _show_event(model: type[Shown], row: EventRow, counts: Mapping[State, int], **more: Any) -> Shown:
-    shown = {str(state): number for state, number in counts.items()}
-    return model.of(row, proof=row.grade, delivery_counts=shown, **more)
+    numbers = {str(state): number for state, number in counts.items()}
+    return model.of(row, proof=row.grade, delivery_counts=numbers, **more)
 
 
-def show_content(stored: StoredRequest) -> dict[str, Any]:
+def show_content(request: StoredRequest) -> dict[str, Any]:
     """Return headers, with values hidden that may hold secrets, and the body as text or, if it is none, in base64."""
-    shown: dict[str, Any] = {"headers": mask(dict(stored.headers)), "body": None, "body_base64": None}
+    content: dict[str, Any] = {"headers": mask(dict(request.headers)), "body": None, "body_base64": None}
     try:
-        return shown | {"body": stored.body.decode()}
+        return content | {"body": request.body.decode()}
     except UnicodeDecodeError:
-        return shown | {"body_base64": base64.b64encode(stored.body).decode()}
+        return content | {"body_base64": base64.b64encode(request.body).decode()}
 
 
 def show_attempts(attempts: Sequence[Attempt]) -> list[AttemptOut]:
@@ -244,13 +244,13 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventPara
     with its iterator until `done`.
     """
     try:
-        found = await search.find_own(call.work, query.value(), limit=page.limit, below=page.place_id)
+        result = await search.find_own(call.work, query.value(), limit=page.limit, below=page.place_id)
     except InvalidValue as error:
         raise _located(error) from None
-    place = ids.show(ids.EVENT, found.place) if found.place is not None else None
+    place = ids.show(ids.EVENT, result.place) if result.place is not None else None
     return ListOf(
-        data=[_show_event(EventOut, event.event, event.states) for event in found.events],
-        iterator=place or (found.events[-1].event.id if found.events else page.place),
+        data=[_show_event(EventOut, event.event, event.states) for event in result.events],
+        iterator=place or (result.events[-1].event.id if result.events else page.place),
         done=place is None,
     )
 
@@ -259,13 +259,13 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventPara
 @requires(Permission.EVENT_VIEW)
 async def get_event(call: AnyCall, event_id: EventRef) -> EventWithContentOut:
     """Return an event with its headers, body and deliveries."""
-    one = await listings.read_event(call.work, read_path_id(ids.read_event, event_id))
+    detail = await listings.read_event(call.work, read_path_id(ids.read_event, event_id))
     return _show_event(
         EventWithContentOut,
-        one.found.event,
-        one.found.states,
-        **show_content(one.stored),
-        deliveries=[DeliveryOut.of(row) for row in one.deliveries],
+        detail.found.event,
+        detail.found.states,
+        **show_content(detail.stored),
+        deliveries=[DeliveryOut.of(row) for row in detail.deliveries],
     )
 
 
@@ -325,12 +325,12 @@ async def list_deliveries(
         event_id = None if event is None else ids.read_event(event)
     except ValueError as error:
         raise invalid(str(error), "query", "event") from None
-    found = await listings.scan_deliveries(
+    result = await listings.scan_deliveries(
         call.work, query.value(page.limit, state, page.place), event_id=event_id, is_upward=page.is_upward
     )
     return page.answer_scan(
-        found.rows,
-        None if found.place is None else ids.show_delivery(*found.place),
+        result.rows,
+        None if result.place is None else ids.show_delivery(*result.place),
         lambda row: row.id,
         DeliveryOut.of,
     )

@@ -129,7 +129,7 @@ def _content(row: MessageRow) -> Any:
 @requires(Permission.MESSAGE_VIEW)
 async def list_messages(call: ApplicationCall, query: Messages) -> Response:
     """List an application's messages, newest first."""
-    found = await messages.list_page(
+    result = await messages.list_page(
         call.work,
         call.application,
         query.page.window,
@@ -138,7 +138,7 @@ async def list_messages(call: ApplicationCall, query: Messages) -> Response:
         has_content=query.with_content,
     )
     return query.page.answer(
-        found, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content)
+        result, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content)
     )
 
 
@@ -167,8 +167,8 @@ async def create_message(
         message = await _read_message(call, app_id, body, request)
         identifier, is_repeated = await call.buffered.publish(message)
         row = messages.to_row(message, identifier)
-    shown = show_message(row, has_content=with_content)
-    return answer_json(202, shown, {"idempotent-replayed": "true"} if is_repeated else None)
+    published = show_message(row, has_content=with_content)
+    return answer_json(202, published, {"idempotent-replayed": "true"} if is_repeated else None)
 
 
 async def _application(call: Call, reference: str, new: ApplicationIn | None) -> Application:

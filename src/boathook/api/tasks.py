@@ -195,8 +195,8 @@ async def _start(
         if error.where == ("endpoint",):
             raise NotFound(str(error)) from None
         raise
-    shown = {"id": started.id, "status": started.status, "task": started.task}
-    return answer_json(202, shown | {"updatedAt": format_timestamp(started.updated_at)})
+    summary = {"id": started.id, "status": started.status, "task": started.task}
+    return answer_json(202, summary | {"updatedAt": format_timestamp(started.updated_at)})
 
 
 @background.get(
@@ -213,7 +213,7 @@ async def list_tasks(
     task: Annotated[TaskKind | None, Query(description="Only tasks of this kind.")] = None,
 ) -> Response:
     """List the organization's tasks of the last 90 days, newest first."""
-    found = await tasks.list_page(
+    result = await tasks.list_page(
         call.work,
         _window_of(page),
         state=status,
@@ -221,7 +221,7 @@ async def list_tasks(
         limit=page.limit,
         is_ascending=page.is_ascending,
     )
-    return answer_page(found, lambda row: row.shown_id, _show_whole)
+    return answer_page(result, lambda row: row.shown_id, _show_whole)
 
 
 def _window_of(page: IdPage) -> Window:
@@ -243,10 +243,10 @@ def _window_of(page: IdPage) -> Window:
 @requires(Permission.TASK_VIEW)
 async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
     """Return one task and its result."""
-    found = await tasks.get(call.work, task_id)
-    if found.kind not in API_OPERATIONS:
+    task = await tasks.get(call.work, task_id)
+    if task.kind not in API_OPERATIONS:
         raise NotFound(f"unknown task {task_id}")
-    return answer_json(200, _show_whole(found))
+    return answer_json(200, _show_whole(task))
 
 
 @expunging.post(
@@ -322,8 +322,8 @@ def show_job(job: Job) -> BulkJobOut:
 @requires(Permission.JOB_VIEW)
 async def list_jobs(call: AnyCall, page: TaskPage) -> Response:
     """List the organization's bulk jobs of the last 90 days, newest first; operators' jobs are the default one's."""
-    found = await jobs.read_page(call.work, _window_of(page), limit=page.limit, is_ascending=page.is_ascending)
-    return answer_page(found, lambda job: job.id, lambda job: show_job(job).model_dump(mode="json", by_alias=True))
+    result = await jobs.read_page(call.work, _window_of(page), limit=page.limit, is_ascending=page.is_ascending)
+    return answer_page(result, lambda job: job.id, lambda job: show_job(job).model_dump(mode="json", by_alias=True))
 
 
 @bulk.get("/bulk-job/{job_id}", operation_id="v1.bulk-job.get", summary="Get a bulk job")

@@ -29,11 +29,11 @@ _VIEW: Final = View(
         Column("severity"),
         STATE,
         Column("summary", may_wrap=True, is_optional=True),
-        Column("figure", lambda one: show_number(one["value"])),
-        Column("worst", lambda one: show_number(one["worst"])),
+        Column("figure", lambda row: show_number(row["value"])),
+        Column("worst", lambda row: show_number(row["worst"])),
         Column("since", output.moment_of("fired_at"), is_optional=True),
         Column("recovered", output.moment_of("recovered_at"), is_optional=True),
-        Column("silenced", lambda one: "yes" if one["is_silenced"] else "", is_optional=True),
+        Column("silenced", lambda row: "yes" if row["is_silenced"] else "", is_optional=True),
     )
 )
 Limit = Annotated[int, typer.Option(min=1, max=1_000, help="Maximum rows.")]
@@ -44,8 +44,8 @@ def list_alerts(ctx: typer.Context, as_json: Json = False) -> None:
     """List firing and pending alerts."""
 
     async def read(work: UnitOfWork) -> list[Alert]:
-        found = await actions.read_overview(work.connection, work.app_context.settings)
-        return [*found.firing, *found.pending]
+        overview = await actions.read_overview(work.connection, work.app_context.settings)
+        return [*overview.firing, *overview.pending]
 
     _print(ctx, run_in_transaction(ctx, read), as_json=as_json)
 
@@ -85,6 +85,6 @@ def print_rules(ctx: typer.Context) -> None:
     sys.stdout.write(prometheus_rules(dict.fromkeys((*own_packages(), *used))))
 
 
-def _print(ctx: typer.Context, found: list[Alert], *, as_json: bool) -> None:
+def _print(ctx: typer.Context, rows: list[Alert], *, as_json: bool) -> None:
     rules = cli_context(ctx).settings().notifications.rules
-    _VIEW.print_rows([actions.alert_view(one, rules) for one in found], as_json=as_json)
+    _VIEW.print_rows([actions.alert_view(alert, rules) for alert in rows], as_json=as_json)

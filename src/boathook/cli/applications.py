@@ -72,10 +72,10 @@ def make_portal_link(
             work, owner, lifetime=lifetime, session_id=session_id, capabilities=capabilities
         )
 
-    made = run_in_transaction(ctx, make)
+    link = run_in_transaction(ctx, make)
     base = settings.server.public_url or gateway_url(settings)
-    address = portal_sessions.portal_link(base, made.token, appearance)
-    output.print_done({"url": address, "token": made.token, "key": made.key.shown_id}, address, as_json=as_json)
+    address = portal_sessions.portal_link(base, link.token, appearance)
+    output.print_done({"url": address, "token": link.token, "key": link.key.shown_id}, address, as_json=as_json)
 
 
 def _capabilities(words: list[str] | None, *, read_only: bool) -> list[str] | None:

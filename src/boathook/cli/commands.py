@@ -183,16 +183,16 @@ class Command(typer.core.TyperCommand):
             self._complain(ctx, [error.field], error.reason)
             raise
 
-    def _complain(self, ctx: Any, where: Sequence[str | int], reason: str) -> None:
+    def _complain(self, ctx: Any, path: Sequence[str | int], reason: str) -> None:
         from boathook.cli.context import option_error
 
         parameters = {_plain(param.name or ""): param for param in self.params}
         candidates = []
-        for place in reversed(range(len(where))):
-            field = str(where[place])
+        for place in reversed(range(len(path))):
+            field = str(path[place])
             parameter = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))
             if parameter is not None:
-                candidates.append((parameter, where[place + 1 :]))
+                candidates.append((parameter, path[place + 1 :]))
         # A key of a source can be given by an option of its own, or within another one.
         present = [each for each in candidates if ctx.params.get(each[0].name)]
         for parameter, rest in (present or candidates)[:1]:
@@ -265,10 +265,10 @@ class _LazyCommands(UserDict[str, Any]):
     """The commands by name; built-in ones are imported on access."""
 
     def __getitem__(self, name: str) -> Any:
-        found = self.data[name]
-        if isinstance(found, CommandEntry):
-            found = self.data[name] = _load(name, found)
-        return found
+        command = self.data[name]
+        if isinstance(command, CommandEntry):
+            command = self.data[name] = _load(name, command)
+        return command
 
 
 _GLOBAL_OPTIONS: Final = {
@@ -309,13 +309,13 @@ def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | N
 
 def _load(name: str, entry: CommandEntry) -> Any:
     module, _, attribute = entry.place.partition(":")
-    found = getattr(importlib.import_module(module if "." in module else f"boathook.cli.{module}"), attribute)
+    command = getattr(importlib.import_module(module if "." in module else f"boathook.cli.{module}"), attribute)
     # Wrapped in its own app, as typer creates commands only from an app.
     alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-    if isinstance(found, typer.Typer):
-        alone.add_typer(complete_group(found), name=name)
+    if isinstance(command, typer.Typer):
+        alone.add_typer(complete_group(command), name=name)
     else:
-        alone.command(name, cls=Command, epilog=entry.epilog)(found)
+        alone.command(name, cls=Command, epilog=entry.epilog)(command)
     return typer.main.get_group(alone).commands[name]
 
 

@@ -111,7 +111,7 @@ def add(
 
     cast("Any", command).alternatives = tuple(other for other, _ in alternatives.values())
     parameters = [option_of(field) for field in own if field.name not in extra]
-    parameters += [fixed_option(option, *shown) for option, shown in extra.items() if shown is not None]
+    parameters += [fixed_option(option, *parameter) for option, parameter in extra.items() if parameter is not None]
     if alternatives:  # which need nothing else, so the rule of a field says that it is required
         parameters = [
             each.replace(default="") if each.default is inspect.Parameter.empty else each for each in parameters
@@ -394,13 +394,13 @@ async def _pages(
     operation: Operation[Any, Any], runner: Runner, value: Any, limit: int
 ) -> AsyncIterator[Sequence[object]]:
     """Yield the pages of a list, at most *limit* rows; 0 means all."""
-    left = limit
+    remaining = limit
     while True:
-        page = await runner.act(operation, replace(value, limit=min(left or _PAGE, _PAGE)))
+        page = await runner.act(operation, replace(value, limit=min(remaining or _PAGE, _PAGE)))
         if page.data:
             yield page.data
-        left -= len(page.data)
-        if page.done or (limit and left <= 0):
+        remaining -= len(page.data)
+        if page.done or (limit and remaining <= 0):
             return
         value = replace(value, iterator=page.iterator)
 

@@ -57,9 +57,9 @@ _AUTH = {
 }
 
 
-def _read_values(**given: Any) -> dict[str, Any]:
+def _read_values(**options: Any) -> dict[str, Any]:
     """Return the given values of an endpoint; an empty text or 0 removes a setting."""
-    values = read_options(NewEndpoint, given)
+    values = read_options(NewEndpoint, options)
     if not values.get("url", "-"):
         raise UsageError("--url: write an address such as https://acme.example/hooks")
     if values.get("auth"):
@@ -87,39 +87,39 @@ def _read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str |
     return None if secret is None else settings.resolve(secret, "--secret")
 
 
-def _retry(one: Endpoint) -> object:
-    return one.retry_name or (list(one.retry.delays_s or ()) if one.retry else None)
+def _retry(endpoint: Endpoint) -> object:
+    return endpoint.retry_name or (list(endpoint.retry.delays_s or ()) if endpoint.retry else None)
 
 
 def _view(statuses: Mapping[UUID, EndpointStatus]) -> View:
     """Return the view of endpoints with these statuses; the health of others is null."""
 
-    def health(one: Endpoint) -> str | None:
-        return statuses[one.id].health.state.value if one.id in statuses else None
+    def health(endpoint: Endpoint) -> str | None:
+        return statuses[endpoint.id].health.state.value if endpoint.id in statuses else None
 
-    def paused_until(one: Endpoint) -> datetime | None:
-        return statuses[one.id].health.paused_until if one.id in statuses else None
+    def paused_until(endpoint: Endpoint) -> datetime | None:
+        return statuses[endpoint.id].health.paused_until if endpoint.id in statuses else None
 
-    def describe(one: Endpoint) -> str:
-        until = paused_until(one)
+    def describe(endpoint: Endpoint) -> str:
+        until = paused_until(endpoint)
         if until is not None:
             return f"paused until {until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        return f"disabled ({one.disabled_because})" if one.is_disabled else health(one) or "unknown"
+        return f"disabled ({endpoint.disabled_because})" if endpoint.is_disabled else health(endpoint) or "unknown"
 
     return View(
         (
             ID,
             Column("uid", is_optional=True),
             Column("health", describe, is_whole=True),
-            Column("types", lambda one: " ".join(one.event_types or ["*"])),
+            Column("types", lambda endpoint: " ".join(endpoint.event_types or ["*"])),
             Column("url"),
         ),
         (
-            "id", "uid", "url", "description", ("enabled", lambda one: not one.is_disabled), "disabled_because",
+            "id", "uid", "url", "description", ("enabled", lambda row: not row.is_disabled), "disabled_because",
             "disabled_at", ("health", health), ("paused_until", paused_until), "event_types", "channels", "filter",
             "order_by", ("rate", "throttle_rate"), "concurrency", ("retry", _retry), "timeout_s",
-            ("headers", lambda one: one.encrypted_headers is not None),
-            ("auth", lambda one: one.encrypted_auth is not None), "metadata", "created_at", "updated_at",
+            ("headers", lambda row: row.encrypted_headers is not None),
+            ("auth", lambda row: row.encrypted_auth is not None), "metadata", "created_at", "updated_at",
         ),
     )  # fmt: skip
 
@@ -145,8 +145,8 @@ def create_endpoint(
     new = NewEndpoint(**_read_values(url=url, **settings), is_disabled=disabled)
     sent = read_pairs("--header", headers or [], ":")
 
-    made = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=sent))
-    _VIEW.print_done(made, made.shown_id, as_json=as_json)
+    created = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=sent))
+    _VIEW.print_done(created, created.shown_id, as_json=as_json)
 
 
 @endpoints.command("list", epilog=example("boathook endpoints list --application acme --json"))
@@ -166,7 +166,7 @@ def list_endpoints(
             statuses.update(await read_endpoint_statuses(work, rows))
             return rows
 
-        pages = output.pages(fetch, cursor, limit, lambda one: one.id)
+        pages = output.pages(fetch, cursor, limit, lambda row: row.id)
         await _view(statuses).print_pages(pages, limit=limit, as_json=as_json)
 
     _act(ctx, application, read)
@@ -177,8 +177,8 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     """Show one endpoint. Secrets, values of headers and credentials are not shown."""
 
     async def read(work: UnitOfWork, owner: Application) -> tuple[Endpoint, Mapping[UUID, EndpointStatus]]:
-        one = await actions.find(work, owner, endpoint)
-        return one, await read_endpoint_statuses(work, [one])
+        row = await actions.find(work, owner, endpoint)
+        return row, await read_endpoint_statuses(work, [row])
 
     row, statuses = _act(ctx, application, read)
     _view(statuses).print_one(row, as_json=as_json)
@@ -218,11 +218,11 @@ def change_headers(
             await endpoint_secrets.change_headers(work, owner, whole, changed, remove or ())
         return await endpoint_secrets.get_headers(work, owner, whole)
 
-    found = _act_on(ctx, application, endpoint, change)
+    current = _act_on(ctx, application, endpoint, change)
     if as_json:
-        output.print_json({"headers": found.shown, "sensitive": found.sensitive})
+        output.print_json({"headers": current.shown, "sensitive": current.sensitive})
         return
-    for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():
+    for name, value in {**current.shown, **dict.fromkeys(current.sensitive, "(hidden)")}.items():
         say(f"{name}: {value}")
 
 
@@ -280,14 +280,14 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
             with Progress("encrypting") as report:
                 return await endpoint_secrets.reencrypt(app_context.database, app_context.secret_box, action(), report)
 
-    found = run(do())
-    unreadable = sum(found.unreadable.values())
+    result = run(do())
+    unreadable = sum(result.unreadable.values())
     output.print_done(
-        {"encrypted": found.number, "reencrypted": found.old, "unreadable": unreadable},
-        f"{found.old} of {found.number} re-encrypted, {unreadable} cannot be decrypted",
+        {"encrypted": result.number, "reencrypted": result.old, "unreadable": unreadable},
+        f"{result.old} of {result.number} re-encrypted, {unreadable} cannot be decrypted",
         as_json=as_json,
     )
-    for reason in found.unreadable:
+    for reason in result.unreadable:
         err.print(output.text(reason), soft_wrap=True)
     if unreadable:
         raise typer.Exit(1)

@@ -127,13 +127,13 @@ def list_events(
         whole = replace(query, application=application and await id_prefixes.complete(
             database, ids.APPLICATION, application
         ))  # fmt: skip
-        found = output.pages(
+        pages = output.pages(
             lambda below, limit: search.list_events(database, whole, limit=limit, below=below),
             start,
             limit,
             lambda row: ids.read_event(row.id),
         )
-        await _EVENTS.print_pages(found, limit=limit, as_json=as_json)
+        await _EVENTS.print_pages(pages, limit=limit, as_json=as_json)
 
     with naming_options(actions.replay):
         check(query)
@@ -151,13 +151,13 @@ def show_event(
     async def read(database: Database) -> EventDetail:
         return await listings.get_event(database, *await id_prefixes.find_ids(database, ids.EVENT, [event]))
 
-    found = run_with_database(ctx, read)
+    detail = run_with_database(ctx, read)
     if as_json:
-        output.print_json({**asdict(found.row), **asdict(found.stored), "deliveries": found.deliveries})
+        output.print_json({**asdict(detail.row), **asdict(detail.stored), "deliveries": detail.deliveries})
         return
-    _print_event(found.row)
-    output.print_request(found.stored.headers, found.stored.body)
-    output.print_table(_DELIVERIES.columns, found.deliveries)
+    _print_event(detail.row)
+    output.print_request(detail.stored.headers, detail.stored.body)
+    output.print_table(_DELIVERIES.columns, detail.deliveries)
 
 
 def _choose(own: Mapping[str, Any], values: dict[str, Any]) -> tuple[Operation[Any, Any], dict[str, Any]]:
@@ -196,8 +196,8 @@ def list_deliveries(
     limit: Limit = 50, after: After = None, as_json: Json = False, **filters: Any,
 ) -> None:  # fmt: skip
     """List deliveries, newest events first."""
-    wanted = ListFilter(**filters, state=state and str(state), limit=limit, after=after)
-    output.print_listing(ctx, listings.list_deliveries, wanted, _DELIVERIES, ids.DELIVERY, as_json=as_json)
+    list_filter = ListFilter(**filters, state=state and str(state), limit=limit, after=after)
+    output.print_listing(ctx, listings.list_deliveries, list_filter, _DELIVERIES, ids.DELIVERY, as_json=as_json)
 
 
 Delivery = Annotated[str, typer.Argument(metavar="ID", help="The delivery: its id or the beginning of it.")]
@@ -210,21 +210,21 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     async def read(database: Database) -> DeliveryDetail:
         return await listings.get_delivery(database, *await id_prefixes.find_deliveries(database, [delivery]))
 
-    found = run_with_database(ctx, read)
+    detail = run_with_database(ctx, read)
     if as_json:
-        shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
-        attempts = [_plain_attempt(attempt) for attempt in found.attempts]
-        made: dict[str, object] = {
+        subject = {**asdict(detail.row), "event": {**asdict(detail.event), **asdict(detail.stored)}}
+        attempts = [_plain_attempt(attempt) for attempt in detail.attempts]
+        history: dict[str, object] = {
             "attempts_made": attempts,
-            "effects": found.side_effects,
-            "audit": found.audit,
-            "chain": found.chain,
+            "effects": detail.side_effects,
+            "audit": detail.audit,
+            "chain": detail.chain,
         }
-        if found.first is not None:
-            made["first_request"] = asdict(found.first)
-        output.print_json({**shown, **made})
+        if detail.first is not None:
+            history["first_request"] = asdict(detail.first)
+        output.print_json({**subject, **history})
         return
-    row = found.row
+    row = detail.row
     output.print_fields(
         {
             "delivery": row.id,
@@ -242,14 +242,14 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
         }
     )
     out.print()
-    _print_event(found.event)
-    output.print_request(found.stored.headers, found.stored.body)
-    if len(found.chain) > 1:
-        _print_chain(found.chain, found.first)
-    _print_attempts(found.attempts)
-    for effect in found.side_effects:
+    _print_event(detail.event)
+    output.print_request(detail.stored.headers, detail.stored.body)
+    if len(detail.chain) > 1:
+        _print_chain(detail.chain, detail.first)
+    _print_attempts(detail.attempts)
+    for effect in detail.side_effects:
         say(f"side effect: {effect.name} at {output.timestamp(effect.done_at)}, result {effect.result}")
-    for entry in reversed(found.audit):
+    for entry in reversed(detail.audit):
         because = f": {entry.note}" if entry.note else ""
         say(f"{output.timestamp(entry.at)}  {entry.action} by {entry.actor}{because}")
 
@@ -300,8 +300,8 @@ def _print_attempts(attempts: Sequence[AttemptDetail]) -> None:
         out.print(head + rest, soft_wrap=True)
         if attempt.url:
             say(f"  POST {attempt.url}  {attempt.status or 'no response'}")
-        if said := _error_of(attempt):
-            say(f"  {said}")
+        if error := _error_of(attempt):
+            say(f"  {error}")
         if attempt.dependency:
             say(f"  dependency: {attempt.dependency}")
         if attempt.traceback:

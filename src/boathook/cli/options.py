@@ -83,7 +83,7 @@ def with_options(options: Mapping[str, Any], *, after: str) -> Callable[[Command
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
             for name, option in options.items()
         ]
-        place = 1 + [one.name for one in own].index(after)
+        place = 1 + [parameter.name for parameter in own].index(after)
         cast("Any", command).__signature__ = inspect.Signature([*own[:place], *more, *own[place:]])
         return command
 
@@ -92,10 +92,10 @@ def with_options(options: Mapping[str, Any], *, after: str) -> Callable[[Command
 
 def read_lifetime(text: str) -> timedelta:
     """Parse a duration such as 30d, 12h or 45m."""
-    found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", text)
+    if match is None:
         raise typer.BadParameter(f"invalid duration {text!r}; use a number and m, h, d or w, such as 30d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def show_lifetime(seconds: int) -> str:
@@ -115,8 +115,8 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
     """Parse names and values, such as ``team=billing``. Raises UsageError if one has no separator."""
     pairs = {}
     for word in words:
-        name, found, value = word.partition(separator)
-        if not found or not name.strip():
+        name, has_separator, value = word.partition(separator)
+        if not has_separator or not name.strip():
             raise UsageError(f"{option}: write NAME{separator}VALUE, not {word!r}")
         pairs[name.strip()] = value.strip()
     return pairs
@@ -151,9 +151,9 @@ def read_json(option: str, text: str) -> Any:
         raise UsageError(f"{option}: invalid JSON: {error}") from None
 
 
-def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything: bool) -> None:
+def check_choice(named_ids: Sequence[str] | None, *, is_filtered: bool, everything: bool) -> None:
     """Prevent selecting everything because a filter was forgotten. Raises UsageError."""
-    if chosen and (is_filtered or everything):
+    if named_ids and (is_filtered or everything):
         raise UsageError("give ids or filters, not both")
-    if not chosen and not is_filtered and not everything:
+    if not named_ids and not is_filtered and not everything:
         raise UsageError("nothing selected: give ids, filters such as --source, or --all")

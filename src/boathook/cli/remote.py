@@ -89,9 +89,9 @@ def choose_server(
         if options.server is not None or options.api_key is not None:
             raise UsageError("--profile has a server and a key of its own; leave out --server and --api-key")
         profile = _read_profile(profiles_file(environment), options.profile)
-        where = f"profile {options.profile}"
+        origin = f"profile {options.profile}"
         return RemoteServer(
-            check_url(profile.server, f"{where}: server"), _resolve(settings, profile.api_key, f"{where}: api_key")
+            check_url(profile.server, f"{origin}: server"), _resolve(settings, profile.api_key, f"{origin}: api_key")
         )
     usual = environment.get(SERVER_VARIABLE)
     label = "--server" if options.server is not None else SERVER_VARIABLE
@@ -316,7 +316,7 @@ def _request(operation: Operation[Any, Any], value: Any) -> tuple[str, bytes]:
     assert operation.http is not None, "checked by the caller"
     route, _, fixed = operation.http.path.partition("?")
     parts = set(PATH_FIELD.findall(route))
-    path = PATH_FIELD.sub(lambda found: quote(str(getattr(value, found[1])), safe=""), route)
+    path = PATH_FIELD.sub(lambda match: quote(str(getattr(value, match[1])), safe=""), route)
     rest = [(field, getattr(value, field.name)) for field in operation.fields if field.name not in parts]
     rest = [(field, entry) for field, entry in rest if _is_set(field, entry)]
     if operation.http.method in QUERY_METHODS:

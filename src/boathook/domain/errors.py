@@ -187,12 +187,12 @@ class InvalidValue(AdminError):
     def __init__(
         self,
         message: str,
-        *where: str | int,
+        *path: str | int,
         kind: str = "value_error",
         others: "tuple[InvalidValue, ...]" = (),
     ) -> None:
         super().__init__(message)
-        self.where = where
+        self.where = path
         self.kind = kind
         self.others = others
 

@@ -339,9 +339,9 @@ def receipt_of(message: Message, published: Published) -> Receipt:
 
 def require_here(name: str, routing: Routing) -> None:
     """Raise ServedElsewhere if the application with this name has moved."""
-    found = routing.application
-    if found is not None and found.home is not None:
-        raise ServedElsewhere(name, found.home, found.revision)
+    application = routing.application
+    if application is not None and application.home is not None:
+        raise ServedElsewhere(name, application.home, application.revision)
 
 
 def is_application_id(name: str) -> bool:

@@ -230,10 +230,10 @@ async def resend(scope: ApplicationScope) -> Response:
     """Resend a message to one endpoint."""
     async with scope.work() as (work, application):
         message = await messages.get(work, application, scope.context.path["message"])
-        chosen = operations.Resend(
+        resend = operations.Resend(
             application=application.shown_id, message=message.shown_id, id=scope.field("endpoint")
         )
-        await operations.resend(work, chosen)
+        await operations.resend(work, resend)
     return scope.to(f"/messages/{message.shown_id}", "Message queued again.")
 
 

@@ -50,15 +50,15 @@ class DeliveredAgain(Result, frozen=True, kw_only=True):
     says="{message}",
     examples=("boathook deliveries retry dlv_01h455vb4pex5vsknk084sn02q4_0",),
 )
-async def retry(work: UnitOfWork, named: DeliveryNamed) -> DeliveredAgain:
+async def retry(work: UnitOfWork, input: DeliveryNamed) -> DeliveredAgain:
     """Retry a delivery now, instead of at its next attempt; a dead letter gets its full number of attempts again.
 
     To deliver an event again that a recipient has handled, use events replay.
     """
-    row = await _find(work, named)
+    row = await _find(work, input)
     if State(row.state) in {State.SUCCEEDED, State.IGNORED}:
         raise InvalidTransition(f"{row.id} is {row.state}; to run it again, replay its event {row.event_id}")
-    return await _describe(work, row, await _send_again(work, row, named))
+    return await _describe(work, row, await _send_again(work, row, input))
 
 
 @operation(
@@ -71,29 +71,29 @@ async def retry(work: UnitOfWork, named: DeliveryNamed) -> DeliveredAgain:
     says="{message}",
     examples=("boathook deliveries replay dlv_01h455vb4pex5vsknk084sn02q4_0",),
 )
-async def replay(work: UnitOfWork, named: DeliveryNamed) -> DeliveredAgain:
+async def replay(work: UnitOfWork, input: DeliveryNamed) -> DeliveredAgain:
     """Deliver the event of a delivery to its recipient again, in whatever state it is.
 
     One that has ended gets a new delivery; a dead letter, and one that waits for its next attempt, are due now.
     """
-    row = await _find(work, named)
-    return await _describe(work, row, await _send_again(work, row, named))
+    row = await _find(work, input)
+    return await _describe(work, row, await _send_again(work, row, input))
 
 
-async def _find(work: UnitOfWork, named: DeliveryNamed) -> DeliveryRow:
+async def _find(work: UnitOfWork, input: DeliveryNamed) -> DeliveryRow:
     """Return the delivery, for a key of an organization one of its own. Raises NotFound."""
-    row = await listings.get_delivery(work.connection, *ids.read_delivery(named.id))
+    row = await listings.get_delivery(work.connection, *ids.read_delivery(input.id))
     if work.caller.tenant is not None:
         await check_owner(work, row.id, row.application)
     return row
 
 
-async def _send_again(work: UnitOfWork, row: DeliveryRow, named: DeliveryNamed) -> Key | None:
+async def _send_again(work: UnitOfWork, row: DeliveryRow, input: DeliveryNamed) -> Key | None:
     """Return the delivery that is pending now; None if an attempt is running."""
-    key, audit = ids.read_delivery(row.id), AuditContext(actor=work.actor, note=named.note.strip() or None)
+    key, audit = ids.read_delivery(row.id), AuditContext(actor=work.actor, note=input.note.strip() or None)
     match State(row.state):
         case State.DEAD:
-            acted = await dead_letters.replay(work, dead_letters.Replay(ids=[row.id], note=named.note))
+            acted = await dead_letters.replay(work, dead_letters.Replay(ids=[row.id], note=input.note))
             for skipped in acted.skipped:
                 raise skipped.error()
             return key

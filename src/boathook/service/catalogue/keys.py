@@ -153,10 +153,10 @@ def _check_scope(new: NewKey) -> None:
         raise InvalidValue("enter the id or uid of the application: `scope` application needs it", "application")
     if new.scope is not KeyScope.APPLICATION and new.application is not None:
         raise InvalidValue("only a key with `scope` application has one", "application")
-    for name, what in (("mount", "enter the path, such as /api/rentprog"), ("role", "choose a role")):
+    for name, instruction in (("mount", "enter the path, such as /api/rentprog"), ("role", "choose a role")):
         value = getattr(new, name)
         if new.scope is KeyScope.MOUNT and value is None:
-            raise InvalidValue(f"{what}: `scope` mount needs it", name)
+            raise InvalidValue(f"{instruction}: `scope` mount needs it", name)
         if new.scope is not KeyScope.MOUNT and value is not None:
             raise InvalidValue("only a key with `scope` mount has one", name)
 
@@ -188,11 +188,11 @@ async def list_keys(work: UnitOfWork, input: KeyFilter) -> KeyPage:
     tag=TAG,
     examples=("boathook keys show key_01h455vb4pex5vsknk084sn02q4",),
 )
-async def get(work: UnitOfWork, named: KeyNamed) -> Key:
+async def get(work: UnitOfWork, input: KeyNamed) -> Key:
     """Show one key, without its token."""
-    key = await api_keys.get(work.connection, read_id(ids.API_KEY, named.id), work.caller.tenant)
+    key = await api_keys.get(work.connection, read_id(ids.API_KEY, input.id), work.caller.tenant)
     if key is None:
-        raise NotFound(f"there is no key {named.id}")
+        raise NotFound(f"there is no key {input.id}")
     return view(key)
 
 
@@ -207,10 +207,10 @@ async def get(work: UnitOfWork, named: KeyNamed) -> Key:
     warns="revoke the key {id}: requests with it are rejected immediately, and this cannot be undone",
     examples=("boathook keys revoke key_01h455vb4pex5vsknk084sn02q4",),
 )
-async def revoke(work: UnitOfWork, named: KeyNamed) -> KeyRevoked:
+async def revoke(work: UnitOfWork, input: KeyNamed) -> KeyRevoked:
     """Revoke a key immediately; requests with it are rejected from now on."""
-    await keys.revoke(work, read_id(ids.API_KEY, named.id), work.caller.tenant)
-    return KeyRevoked(id=named.id)
+    await keys.revoke(work, read_id(ids.API_KEY, input.id), work.caller.tenant)
+    return KeyRevoked(id=input.id)
 
 
 def view(key: ApiKey) -> Key:

@@ -145,8 +145,8 @@ class Operation(Generic[In, Out]):
                 self.check_caller(work)
                 yield work
 
-        async for done in self.selection.drive(checked, input):
-            yield done
+        async for result in self.selection.drive(checked, input):
+            yield result
 
     def check_input(self, input: In) -> None:
         """Check the fields of an input.

@@ -206,19 +206,21 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
 
     async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[Acted]:
         """Act on all of a group, filters or all, in one transaction a batch; yield what is done after each."""
-        done, start = 0, None
+        number, start = 0, None
         while True:
             async with open_work() as work:
                 start = start or await delivery_commands.read_clock(work.connection)
-                if not done and input.group:
+                if not number and input.group:
                     await record(work.connection, work.actor, self.by_group.value, input.group, _note(input) or None)
                 keys = await self._lock(work, input, start)
-                batch = Batch(connection=work.connection, keys=keys, audit=_audit(work, input), start=start, place=done)
+                batch = Batch(
+                    connection=work.connection, keys=keys, audit=_audit(work, input), start=start, place=number
+                )
                 await self.step(batch, input)
             if not keys:
                 return
-            done += len(keys)
-            yield Acted(dry_run=False, matching=done, done=done)
+            number += len(keys)
+            yield Acted(dry_run=False, matching=number, done=number)
 
     async def _act_on_named(self, work: UnitOfWork, input: In, keys: Sequence[Key]) -> Acted:
         states = {
@@ -275,12 +277,12 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
 
     def _request(self, work: UnitOfWork, input: In, now: datetime) -> dict[str, Any]:
         """Return what a job keeps: what it is about as of now, and who started it with which permission."""
-        chosen = _until(input.filter, now)
+        selected = _until(input.filter, now)
         spans = {
-            name: value and value.isoformat() for name, value in (("since", chosen.since), ("until", chosen.until))
+            name: value and value.isoformat() for name, value in (("since", selected.since), ("until", selected.until))
         }
         names = ("source", "application", "type", "recipient", "code")
-        about: Mapping[str, Any] = {**{name: getattr(chosen, name) for name in names}, **spans}
+        about: Mapping[str, Any] = {**{name: getattr(selected, name) for name in names}, **spans}
         if input.group is not None:
             about = {"group": str(_group_key(input.group))}
         return {
@@ -393,13 +395,13 @@ def _skipped(key: Key, state: DeliveryState | None, *, revives: bool) -> Skipped
     match State(state.state):
         case State.SUCCEEDED | State.IGNORED:
             event = ids.show(ids.EVENT, key[0])
-            why, code = f"is {state.state}, not a dead letter; to run it again, replay its event {event}", "ended"
+            reason, code = f"is {state.state}, not a dead letter; to run it again, replay its event {event}", "ended"
         case State.PENDING | State.LEASED:
-            why, code = f"is {state.state}, not a dead letter", "pending"
+            reason, code = f"is {state.state}, not a dead letter", "pending"
         case State.DEAD if revives and state.is_gone:
-            why, code = "has lost its event's content", "missing_payload"
+            reason, code = "has lost its event's content", "missing_payload"
         case State.DEAD if revives and not state.takes:
-            why, code = f"cannot run: {state.recipient} is deleted or disabled", "endpoint_disabled"
+            reason, code = f"cannot run: {state.recipient} is deleted or disabled", "endpoint_disabled"
         case _:
-            why, code = "is being changed by another request", "busy"
-    return Skipped(id=name, why=f"{name} {why}", code=code)
+            reason, code = "is being changed by another request", "busy"
+    return Skipped(id=name, why=f"{name} {reason}", code=code)

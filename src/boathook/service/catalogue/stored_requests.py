@@ -198,16 +198,16 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         Yields what is done after each batch, with the results of the batch.
         """
         after: str | None = None
-        done = failed = 0
+        number = failed = 0
         while True:
             async with open_work() as work:
                 if input.until is None:
                     input = replace(input, until=await delivery_commands.read_clock(work.connection))
                 outcomes, after = await self._handle_page(work, input, after)
             if outcomes:
-                done += len(outcomes)
+                number += len(outcomes)
                 failed += _count_failed(outcomes)
-                yield RequestsActed(dry_run=False, matching=done, done=done, failed=failed, results=outcomes)
+                yield RequestsActed(dry_run=False, matching=number, done=number, failed=failed, results=outcomes)
             if after is None:
                 return
 
@@ -234,8 +234,8 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
     async def _act_on_named(self, work: UnitOfWork, input: In, request_ids: Sequence[UUID]) -> RequestsActed:
         missing = {}
         for id in request_ids:
-            if why := await self.store.find_missing(work.connection, id, work.caller.tenant):
-                missing[id] = Outcome(id=ids.show(self.store.prefix, id), outcome="missing", detail=why)
+            if reason := await self.store.find_missing(work.connection, id, work.caller.tenant):
+                missing[id] = Outcome(id=ids.show(self.store.prefix, id), outcome="missing", detail=reason)
         existing = [id for id in request_ids if id not in missing]
         if input.dry_run:
             return RequestsActed(dry_run=True, matching=len(existing), results=list(missing.values()))

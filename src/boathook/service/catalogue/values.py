@@ -29,7 +29,7 @@ class Result(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
 
 def name_fields(text: str, name: Callable[[str], str] = str) -> str:
     """Return the text of an error with the fields that it names in backticks as an interface names them."""
-    return _NAMED.sub(lambda found: name(found[1]), text)
+    return _NAMED.sub(lambda match: name(match[1]), text)
 
 
 def name_object(table: type[Named], reference: str) -> Named:
