@@ -101,7 +101,7 @@ class McpEndpoint:
             ready.set()
             await self._app_context.closing.wait()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Stop answering."""
         for task in (self._starting, self._running):
             if task is not None:

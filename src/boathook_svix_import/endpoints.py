@@ -101,7 +101,7 @@ class EndpointImporter:
             async with draft_report(self._work, self._report, label) as draft:
                 await self._write(remote, label, draft)
 
-    async def end(self, missing: Sequence[Endpoint]) -> None:
+    async def delete_missing(self, missing: Sequence[Endpoint]) -> None:
         """Delete or report endpoints the server no longer has, unless another of its endpoints replaced them."""
         for endpoint in missing:
             if endpoint.shown_id in self._written:

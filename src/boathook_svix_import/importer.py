@@ -277,7 +277,7 @@ class SvixImporter:
         self._endpoints.update(remote.id for remote in remotes)
         importing = EndpointImporter(work, draft, application, label, self._options)
         await importing.write(remotes)
-        await importing.end(missing)
+        await importing.delete_missing(missing)
 
     def _is_same_environment(self, missing: Mapping[str, Application]) -> bool:
         """Return whether the server is the one imported before; otherwise deletions are not applied."""

@@ -34,7 +34,7 @@ async def serve_mcp(context: AppContext, **table: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         context.closing.set()
-        await endpoint.close()
+        await endpoint.stop()
         server.should_exit = True
         await serving
 

@@ -33,7 +33,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def platform(db: Database) -> AsyncIterator[AppPlatform]:
     opened = open_platform(settings_for(db.url)).for_app("shop")
     yield opened
-    await opened.close()
+    await opened.stop()
 
 
 @pytest.fixture

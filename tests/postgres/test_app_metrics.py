@@ -99,7 +99,7 @@ async def test_minutes_of_all_hosts_are_added_up_and_survive_the_fine_rows(db: D
         series = await db.fetchval("select series::text from boathook.metric_sample where step_s = 60 limit 1")
         assert "boathook_events_accepted_total" not in series
     finally:
-        await platform.close()
+        await platform.stop()
 
 
 async def test_rows_that_are_rolled_up_are_not_counted_twice(db: Database, hook: Boathook):

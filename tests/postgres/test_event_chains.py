@@ -33,7 +33,7 @@ WANTED = {"source": "shop", "type": "thing.*"}
 async def platform(db: Database) -> AsyncIterator[AppPlatform]:
     opened = open_platform(settings_for(db.url)).for_app("fleet")
     yield opened
-    await opened.close()
+    await opened.stop()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ async def test_dedup_keys_of_an_apps_messages_last_as_long_as_events(db: Databas
         receipt = await hook.publish(connection, application=acme, type="invoice.paid", payload={}, id="a")
     left = await db.fetchval("select expires_at - now() from boathook.dedup where event_id = $1", receipt.event_id)
     assert 399 * DAY < left <= 400 * DAY
-    await platform.close()
+    await platform.stop()
 
 
 async def test_handlers_name_an_application_by_id_uid_or_unknown_name(db: Database) -> None:

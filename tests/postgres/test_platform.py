@@ -52,7 +52,7 @@ def _clean() -> Iterator[None]:
 async def platform(pg_url: str, tmp_path: Path) -> AsyncIterator[AppPlatform]:
     opened = open_platform(settings_for(pg_url, tmp_path)).for_app("shop")
     yield opened
-    await opened.close()
+    await opened.stop()
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ class TestTransaction:
                 pass
         async with platform.transaction() as tx:
             assert await tx.fetchval("select 1") == 1
-        await platform.close()
+        await platform.stop()
 
 
 class TestRun:
@@ -274,7 +274,7 @@ class TestVitals:
         platform = open_platform(settings_for(empty_url, tmp_path))
         (problem,) = (await platform.health())["problems"]
         assert "run boathook migrate" in problem
-        await platform.close()
+        await platform.stop()
 
     async def test_have_the_rates_of_a_process_that_samples(self, pg_url: str, tmp_path: Path):
         live_metrics = LiveMetrics(tmp_path, "gateway-0")
@@ -285,7 +285,7 @@ class TestVitals:
         (series,) = (await platform.health())["metrics"]["boathook_requests_total"]["series"]
         assert series["per_second"] > 0
         sampling.cancel()
-        await platform.close()
+        await platform.stop()
 
 
 class TestDeliveryOperations:

@@ -667,7 +667,7 @@ async def test_an_app_publishes_by_the_id_on_the_server(side: Side, uid: str | N
     async with db.transaction() as connection:
         for name in (APP_ID, uid or f"svix-{APP_ID}", APP_ID):
             await hook.publish(connection, application=name, type="invoice.paid", payload={})
-    await platform.close()
+    await platform.stop()
     async with side.context.work() as work:
         shown_id = (await applications.get(work, APP_ID)).shown_id
     assert await db.fetchval("select count(*) from boathook.event where application = $1", shown_id) == 3

@@ -41,7 +41,7 @@ async def hook(db: Database) -> AsyncIterator[Boathook]:
     made = Boathook()
     made.bind(None, platform.for_app("music"))
     yield made
-    await platform.close()
+    await platform.stop()
 
 
 def declare(hook: Boathook, *, looked: Callable[[], Any] | None = None, **options: Any) -> None:

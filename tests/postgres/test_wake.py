@@ -39,7 +39,7 @@ async def platform(db: Database, tmp_path: Path) -> AsyncIterator[AppPlatform]:
     server = settings.server.model_copy(update={"data_dir": tmp_path})
     opened = open_platform(settings.model_copy(update={"server": server})).for_app("shop")
     yield opened
-    await opened.close()
+    await opened.stop()
 
 
 async def wake(db: Database, event_id: UUID) -> int:

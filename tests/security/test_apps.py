@@ -265,7 +265,7 @@ class TestTransactionsWithinTransactions:
             async with hook.transaction() as tx:
                 assert await tx.fetchval("select 1") == 1
         finally:
-            await platform.close()
+            await platform.stop()
 
 
 class TestMigrations:

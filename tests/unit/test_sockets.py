@@ -68,7 +68,7 @@ class SocketHarness:
         self.done = asyncio.Event()
         scope = {"type": "http", "path": "/x", "headers": headers, "client": ("192.0.2.1", 1), "scheme": "http"}
         self.socket = WebSocketConnection(self.registry, self.wire, scope, self._run, more)
-        self.socket.open()
+        self.socket.start()
 
     async def _run(self, scope, receive, send) -> None:
         while (step := await self.app.get()) is not None:

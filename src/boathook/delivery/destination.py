@@ -94,8 +94,8 @@ class Executor(Protocol[A_contra]):
         """
         ...
 
-    def stop(self, attempt: A_contra) -> None:
-        """Stop an attempt because the process is shutting down."""
+    def cancel(self, attempt: A_contra) -> None:
+        """Cancel an attempt because the process is shutting down."""
         attempt.cancel()
 
     def lose(self, attempt: A_contra) -> None:  # noqa: ARG002
@@ -110,7 +110,7 @@ class Executor(Protocol[A_contra]):
         """Run the executor's background work until cancelled."""
         await asyncio.Event().wait()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Release the executor's resources after the last attempt."""
         return
 

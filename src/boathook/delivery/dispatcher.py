@@ -192,7 +192,7 @@ class Dispatcher(Generic[A]):
             attempts = [attempt.task for attempt in self._held | self._running if attempt.task is not None]
             self._due.close()
             await _end([*stopping, *tasks, *attempts])
-            await self._executor.close()
+            await self._executor.stop()
         if self._error is not None:
             raise self._error
         if self._stuck is not None:
@@ -221,7 +221,7 @@ class Dispatcher(Generic[A]):
         await self._try_give_back()
         await self._until(lambda: not self._running, GRACE_S if self._stuck else self._drain_s)
         for attempt in list(self._running):
-            self._executor.stop(attempt)
+            self._executor.cancel(attempt)
         await self._until(lambda: not self._running, _LAST_S)
         await self._until(lambda: not self._results and not self._is_writing, _LAST_S)
         await self._try_give_back()

@@ -97,8 +97,8 @@ class HandlerExecutor(Executor[HandlerAttempt]):
             if running.thread is not None and not running.thread.is_over:
                 self._threads.append((running.thread, loop.time()))
 
-    def stop(self, attempt: HandlerAttempt) -> None:
-        """Stop the handler, but not the commit that follows it."""
+    def cancel(self, attempt: HandlerAttempt) -> None:
+        """Cancel the handler, but not the commit that follows it."""
         if attempt.running is not None:
             attempt.running.stop()
 
@@ -131,7 +131,7 @@ class HandlerExecutor(Executor[HandlerAttempt]):
             for slot in list(self._slots):
                 await slot.end_transaction()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Release the connections."""
         for slot in self._slots:
             await slot.release()

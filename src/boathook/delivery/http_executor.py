@@ -148,7 +148,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
                 attempt.task.cancel()
         return None
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Cancel the requests in flight; their results are dropped."""
         self._is_closed = True
         self._http_sender.close()

@@ -446,7 +446,7 @@ class Connection(HttpToolsProtocol):
         self._is_counted = False
         self.parser = None  # type: ignore[assignment]
         self.transport.set_protocol(successor)
-        successor.open()
+        successor.start()
 
     def _scope(self, version: str) -> Message:
         parsed = httptools.parse_url(self.url)

@@ -109,7 +109,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._answer: Message | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Check the handshake, and let the application accept it; until then nothing is read."""
         self._registry.open.add(self)
         self._flow.pause_reading()

@@ -92,7 +92,7 @@ def download(spec: DownloadSpec, open_response: OpenResponse, is_stopped: Callab
         if total is not None and total != part.size:
             raise FetchFailed(f"the file broke off at {part.size:,} of {total:,} bytes")
         content_type = "" if part.note is None else part.note.content_type
-        return DownloadResult(part.size, content_type, part.finish())
+        return DownloadResult(part.size, content_type, part.complete())
 
 
 def _fetch(spec: DownloadSpec, part: "PartialDownload", open_response: OpenResponse, ends_at: float) -> int | None:
@@ -323,7 +323,7 @@ class PartialDownload:
         self._hash.update(piece)
         self.size += len(piece)
 
-    def finish(self) -> str:
+    def complete(self) -> str:
         """Turn the part into the complete file; return its SHA-256 in hexadecimal digits."""
         with _writing(self._target.name):
             os.fsync(self._file.fileno())

@@ -233,7 +233,7 @@ async def bound(
     try:
         yield
     finally:
-        await platform.close()
+        await platform.stop()
 
 
 def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str, Mapping[str, Any]]:

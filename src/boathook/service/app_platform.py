@@ -123,7 +123,7 @@ class AppResources:
             self._http = Client(outbound.model_copy(update={"proxy": proxy}))
         return self._http
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Close everything that was opened."""
         if self._notify_task is not None:
             self._notify_task.cancel()
@@ -242,7 +242,7 @@ class AppPlatform:
             await self._explain(error)
             raise
         finally:
-            await self.close()
+            await self.stop()
 
     async def _explain(self, error: DatabaseError) -> None:
         """Raise ConfigError if missing migrations explain an error."""
@@ -252,9 +252,9 @@ class AppPlatform:
                     f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`"
                 ) from error
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Close what this process's apps have opened; further use opens it again."""
-        await self._resources.close()
+        await self._resources.stop()
 
 
 class _LiveSubscription:

@@ -29,7 +29,7 @@ def read_hash(text: str) -> dict[str, Any] | None:
     reader = _Reader(text)
     try:
         value = reader.value(0)
-        reader.end()
+        reader.expect_end()
     except _NotRuby:
         return None
     return value if isinstance(value, dict) else None
@@ -46,7 +46,7 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         """Raise unless only white space is left."""
         self._take(_SPACE)
         if self._at != len(self._text):
