@@ -97,8 +97,8 @@ def to_response(error: Exception, elsewhere: Elsewhere | None = None) -> Respons
         case InvalidValue():
             return _invalid_values([error, *error.others], "body")
         case InvalidMessage():
-            where = [PUBLIC_NAMES.get(error.field, error.field)] if error.field else []
-            return _invalid_values([InvalidValue(error.reason, *where)], "body")
+            path = [PUBLIC_NAMES.get(error.field, error.field)] if error.field else []
+            return _invalid_values([InvalidValue(error.reason, *path)], "body")
         case NotFound():
             return _coded(404, "not_found", "Entity not found")
         case NotAllowed():

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from boathook.db import delivery_commands, tasks
 from boathook.db.audit import record
 from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
+from boathook.db.messages import Page
 from boathook.db.tasks import Task, TaskOperation, TaskState
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
@@ -20,7 +21,6 @@ from boathook.service.catalogue.values import PageInput, Result, read_id, read_i
 from boathook.service.fields import Input, Rule
 from boathook.service.operating.bulk_jobs import describe_outcomes
 from boathook.service.operating.tasks import list_page
-from boathook.service.sending.messages import Page
 from boathook.service.unit_of_work import UnitOfWork
 
 TAG: Final = "Bulk Job"

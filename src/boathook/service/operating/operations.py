@@ -20,7 +20,6 @@ from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-expor
 from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.due_notifier import notify_due
-from boathook.db.metric_samples import read_latest
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
@@ -32,9 +31,7 @@ from boathook.domain.messages import Message, read_object
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox, receipt_of
-from boathook.observability.metric_snapshot import combine_hosts
 from boathook.service.limits import check_action
-from boathook.service.operating.recipient_stats import read_breakers, read_pause
 from boathook.service.sending.event_types import check_payload
 
 BATCH: Final = 500
@@ -76,6 +73,11 @@ async def _find_obstacle(database: Database | Connection, recipient: str) -> str
         return ""
     if all(route.recipient != recipient for route in (await read_routes(database)).routes):
         return f"no app declares {recipient}; it waits until one does"
+    # Imported only here, as the help of commands would take longer with the statistics.
+    from boathook.db.metric_samples import read_latest
+    from boathook.observability.metric_snapshot import combine_hosts
+    from boathook.service.operating.recipient_stats import read_breakers, read_pause
+
     samples = await read_latest(database, within_s=_FRESH_S)
     latest = combine_hosts(sample.snapshot for sample in samples)
     names = [name for name, is_open in read_breakers(latest).get(recipient, {}).items() if is_open]

@@ -10,6 +10,7 @@ import msgspec
 from boathook.db import applications, tasks
 from boathook.db.applications import Application
 from boathook.db.audit import record as note_down
+from boathook.db.messages import Page
 from boathook.db.tasks import API_OPERATIONS as API_OPERATIONS  # noqa: PLC0414 - re-exported
 from boathook.db.tasks import Task as Task  # noqa: PLC0414 - re-exported
 from boathook.db.tasks import TaskOperation as TaskOperation  # noqa: PLC0414 - re-exported
@@ -17,7 +18,6 @@ from boathook.db.tasks import TaskState as TaskState  # noqa: PLC0414 - re-expor
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
-from boathook.service.sending.messages import Page
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 _GRACE: Final = timedelta(minutes=5)
