@@ -35,6 +35,22 @@ ALSO = {
     "dead_letters": {"events"},
 }
 """Modules of commands that another command's module builds on."""
+SLOW_FOR_HELP = {
+    "boathook.http_client.client", "boathook.service.operating.recipient_stats", "boathook.service.sending.attempts",
+    "boathook.service.sending.endpoint_values", "boathook.service.sending.messages", "fastapi", "httptools", "idna",
+    "jwt", "pycurl", "sqlalchemy", "uvicorn", RECIPES,
+}  # fmt: skip
+"""Modules that the help of a command does not import, besides those of `NEEDED_BY_HELP`."""
+NEEDED_BY_HELP = {
+    "check": {RECIPES},
+    "dead": {RECIPES},
+    "deliveries": {RECIPES},
+    "endpoints": {"boathook.service.sending.endpoint_values", "boathook.service.sending.messages"},
+    "events": {RECIPES},
+    "sources": {RECIPES},
+    "top": {"boathook.service.operating.recipient_stats"},
+    "trigger": {RECIPES},
+}
 MODULES = {entry.place.partition(":")[0] for entry in COMMAND_ENTRIES.values()}
 
 
@@ -82,7 +98,8 @@ for words in json.load(sys.stdin):
     if os.fork() == 0:
         sys.stdout = open(os.devnull, "w")
         boathook.cli._run([*words, "--help"])
-        os.write(write, json.dumps([name for name in sys.modules if name.startswith("boathook.cli.")]).encode())
+        with os.fdopen(write, "w") as pipe:
+            json.dump(list(sys.modules), pipe)
         os._exit(0)
     os.close(write)
     loaded[" ".join(words)] = json.load(os.fdopen(read))
@@ -92,7 +109,7 @@ json.dump(loaded, sys.stdout)
 """Asks each command for its help, in a process of its own, and tells what each has imported."""
 
 
-def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str, set[str]]:
+def loaded_by_help(commands: list[list[str]], mutant: str = "") -> dict[str, set[str]]:
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, mutant],
         input=json.dumps(commands),
@@ -101,8 +118,15 @@ def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str
         check=True,
         timeout=300,
     )
-    short = {words: {name.split(".")[2] for name in names} for words, names in json.loads(done.stdout).items()}
-    return {words: MODULES & names for words, names in short.items()}
+    return {words: set(names) for words, names in json.loads(done.stdout).items()}
+
+
+def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str, set[str]]:
+    prefix = "boathook.cli."
+    return {
+        words: MODULES & {name.split(".")[2] for name in names if name.startswith(prefix)}
+        for words, names in loaded_by_help(commands, mutant).items()
+    }
 
 
 @pytest.mark.extended("starts a process for every command")
@@ -110,6 +134,25 @@ def test_a_command_imports_its_own_module_alone() -> None:
     for name, modules in modules_of_commands([[name] for name in COMMAND_ENTRIES]).items():
         own = COMMAND_ENTRIES[name].place.partition(":")[0]
         assert modules - {"commands"} <= {own} | ALSO.get(own, set()), name
+
+
+def slow_for_help(loaded: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the slow modules that each command's help imports without need."""
+    slow = {name: SLOW_FOR_HELP & modules - NEEDED_BY_HELP.get(name, set()) for name, modules in loaded.items()}
+    return {name: modules for name, modules in slow.items() if modules}
+
+
+@pytest.mark.extended("starts a process for every command")
+def test_the_help_of_a_command_imports_no_slow_module() -> None:
+    assert slow_for_help(loaded_by_help([[], *([name] for name in COMMAND_ENTRIES)])) == {}
+
+
+def test_the_help_of_some_groups_imports_no_slow_module() -> None:
+    assert slow_for_help(loaded_by_help([["deliveries"], ["keys"]])) == {}
+
+
+def test_mutant_a_slow_module_is_detected() -> None:
+    assert slow_for_help({"keys": {"idna", "json"}, "sources": {RECIPES}}) == {"keys": {"idna"}}
 
 
 def test_listing_commands_imports_none_of_them() -> None:

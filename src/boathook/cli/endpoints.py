@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 import typer
@@ -26,13 +26,15 @@ from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
 from boathook.service.catalogue import endpoints as operations
 from boathook.service.catalogue import recovery
-from boathook.service.operating.recipient_stats import EndpointStatus, read_endpoint_statuses
-from boathook.service.sending import applications, attempts, endpoint_secrets
+from boathook.service.sending import applications, endpoint_secrets
 from boathook.service.sending import endpoints as actions
 from boathook.service.sending.applications import Application, PageRequest
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Endpoint
 from boathook.service.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from boathook.service.operating.recipient_stats import EndpointStatus
 
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
 
@@ -91,7 +93,14 @@ def _retry(endpoint: Endpoint) -> object:
     return endpoint.retry_name or (list(endpoint.retry.delays_s or ()) if endpoint.retry else None)
 
 
-def _view(statuses: Mapping[UUID, EndpointStatus]) -> View:
+async def _read_statuses(work: UnitOfWork, rows: Sequence[Endpoint]) -> Mapping[UUID, "EndpointStatus"]:
+    # Imported only here, as the help of commands would take longer with the statistics.
+    from boathook.service.operating.recipient_stats import read_endpoint_statuses
+
+    return await read_endpoint_statuses(work, rows)
+
+
+def _view(statuses: Mapping[UUID, "EndpointStatus"]) -> View:
     """Return the view of endpoints with these statuses; the health of others is null."""
 
     def health(endpoint: Endpoint) -> str | None:
@@ -163,7 +172,7 @@ def list_endpoints(
 
         async def fetch(at: UUID | None, limit: int) -> Sequence[Endpoint]:
             rows = await actions.list_page(work, owner, PageRequest(at, True, limit))
-            statuses.update(await read_endpoint_statuses(work, rows))
+            statuses.update(await _read_statuses(work, rows))
             return rows
 
         pages = output.pages(fetch, cursor, limit, lambda row: row.id)
@@ -176,9 +185,9 @@ def list_endpoints(
 def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Show one endpoint. Secrets, values of headers and credentials are not shown."""
 
-    async def read(work: UnitOfWork, owner: Application) -> tuple[Endpoint, Mapping[UUID, EndpointStatus]]:
+    async def read(work: UnitOfWork, owner: Application) -> tuple[Endpoint, Mapping[UUID, "EndpointStatus"]]:
         row = await actions.find(work, owner, endpoint)
-        return row, await read_endpoint_statuses(work, [row])
+        return row, await _read_statuses(work, [row])
 
     row, statuses = _act(ctx, application, read)
     _view(statuses).print_one(row, as_json=as_json)
@@ -234,6 +243,9 @@ def show_stats(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Count an endpoint's attempts and pending deliveries, by default of the last 28 days."""
+    # Imported only here, as most commands do not count.
+    from boathook.service.sending import attempts
+
     counts = asdict(
         _act_on(ctx, application, endpoint, lambda work, owner, whole: attempts.count(work, owner, whole, since, until))
     )

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec.structs import asdict
@@ -38,12 +38,13 @@ from boathook.service.catalogue import source_secrets as secret_actions
 from boathook.service.catalogue import sources as actions
 from boathook.service.fields import Field, Kind
 from boathook.service.gateway_address import gateway_url
-from boathook.service.operating import source_list
 from boathook.service.receiving import sources as source_views
 from boathook.service.receiving.source_fields import COMMON_FIELDS, parse_setting
-from boathook.service.receiving.source_trial import SourceTestStep, run_source_test, trigger_source
 from boathook.service.receiving.sources import KnownSources
 from boathook.service.shown_settings import all_settings
+
+if TYPE_CHECKING:
+    from boathook.service.receiving.source_trial import SourceTestStep
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
 secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
@@ -294,6 +295,9 @@ def trigger(
     fields = {path: _json_or_text(text) for path, text in read_pairs("--set", changes or [], "=").items()}
 
     async def send() -> bool:
+        # Imported only here, as only commands that send requests need a client.
+        from boathook.service.receiving.source_trial import trigger_source
+
         is_accepted = True
         sending = trigger_source(
             settings, source, type=type, fields=fields, body=body, times=times, url=url, added=known_sources.added
@@ -342,13 +346,18 @@ def show_secret(
 
 def _read_known(ctx: typer.Context) -> KnownSources:
     """Return all sources; warn if those that are stored may be outdated."""
+    # Imported only here, as most commands on sources need no statistics.
+    from boathook.service.operating import source_list
+
     known_sources = run(source_list.read_known(cli_context(ctx).settings(), progress=startup_progress()))
     if known_sources.problem:
         warn_once(f"the stored sources may be outdated, as PostgreSQL is unavailable: {known_sources.problem}")
     return known_sources
 
 
-async def _try(known_sources: KnownSources, name: str) -> list[SourceTestStep]:
+async def _try(known_sources: KnownSources, name: str) -> list["SourceTestStep"]:
+    from boathook.service.receiving.source_trial import run_source_test
+
     try:
         return [step async for step in run_source_test(known_sources.settings, name, added=known_sources.added)]
     except ConnectionError:

@@ -15,8 +15,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-import idna
-
 Network = IPv4Network | IPv6Network
 
 MAX_URL: Final = 2_000
@@ -183,6 +181,9 @@ def _encode(url: str) -> str:
 def _encode_host(host: str) -> str:
     if host.isascii():
         return host
+    # Imported only here, as most hosts have ASCII names.
+    import idna
+
     try:
         labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
         encoded = ".".join(label if label.isascii() else _encode_label(label) for label in labels)
@@ -195,6 +196,8 @@ def _encode_host(host: str) -> str:
 
 
 def _encode_label(label: str) -> str:
+    import idna
+
     idna.check_initial_combiner(label)
     idna.check_bidi(label)
     encoded = f"xn--{label.encode('punycode').decode('ascii')}"

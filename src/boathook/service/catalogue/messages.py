@@ -16,7 +16,7 @@ from boathook.service.catalogue.operation import Http, Scope, operation
 from boathook.service.catalogue.values import Result
 from boathook.service.fields import Input, Problem, Rule
 from boathook.service.operating import tasks
-from boathook.service.sending import applications, attempts
+from boathook.service.sending import applications
 from boathook.service.unit_of_work import UnitOfWork
 
 TAG: Final = "Message"
@@ -132,6 +132,9 @@ async def _expunge_all(work: UnitOfWork, application: Application, *, is_dry_run
 )
 async def expunge_response(work: UnitOfWork, reference: AttemptNamed) -> AttemptExpunged:
     """Permanently delete the stored response to an attempt."""
+    # Imported only here, as it imports the endpoints, and their checks.
+    from boathook.service.sending import attempts
+
     application = await applications.get(work, reference.application)
     row = await attempts.get(work, application, reference.message, reference.attempt)
     await stored_attempts.expunge(work.connection, application.shown_id, row.message.id, row.id)
