@@ -712,6 +712,12 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "service/buffered_publisher.py", "        check_message(message)\n        key", "        key", _BUFFERED
         ),
         ChosenMutant("domain/messages.py", " or message.is_accepted:", ":", _MESSAGE_RULES),
+        ChosenMutant(
+            "db/resends.py",
+            "number = await _count_revivable(connection, recipient, event_ids, died_by, has_canceled=False)",
+            "number = await _count_revivable(connection, recipient, event_ids, died_by, has_canceled=True)",
+            ("tests/postgres/test_tasks.py",),
+        ),
         ChosenMutant("handlers/operational.py", "await notify_due(connection, due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant("delivery/handler_executor.py", "self._notifier.notify(due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant(

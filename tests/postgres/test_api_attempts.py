@@ -260,7 +260,17 @@ async def test_failed_messages_are_recovered_in_the_background(api, factory):
     endpoint_id = await factory.endpoint(uid="main")
     made = await every_state(factory, endpoint_id)
     path = "/app/acme/endpoint/main"
-    task = await api.ask(202, "POST", f"{path}/recover", {"since": ago(days=1).isoformat()})
+    since = {"since": ago(days=1).isoformat()}
+    shown = {"dryRun": True, "hasMore": False}
+    for name, kind, number in (("recover", "endpoint.recover", 1), ("replay-missing", "endpoint.replay", 0)):
+        counted = await api.ask(200, "POST", f"{path}/{name}", since | {"dryRun": True})
+        assert counted == shown | {"task": kind, "matching": number}
+    for filters, number in (({}, 3), ({"status": 0}, 1), ({"eventTypes": ["no.such"]}, 0)):
+        counted = await api.ask(200, "POST", f"{path}/bulk-replay", since | filters | {"dryRun": True})
+        assert counted == shown | {"task": "endpoint.bulk-replay", "matching": number}
+    await api.ask(422, "POST", f"{path}/recover", since | {"dryRun": "yes"})
+    assert (await api.ask(200, "GET", "/background-task"))["data"] == []
+    task = await api.ask(202, "POST", f"{path}/recover", since)
     assert (task["task"], task["status"]) == ("endpoint.recover", "running")
     assert task["id"].startswith("qtask_")
     assert set(task) == {"id", "task", "status", "updatedAt"}

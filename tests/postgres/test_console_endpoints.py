@@ -397,6 +397,14 @@ async def test_failed_messages_are_recovered_by_a_task_with_progress(console, an
     await made(anna, f"{home}/publish", form, f"{home}/publish")
     await db.execute("update boathook.delivery set state = 'dead', code = 'HTTP_500', dead_at = now(), attempts = 1")
     since = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M}"
+    counted = {"since": since, "dry_run": "yes"}
+    for action, text in (
+        ("recover", "It would attempt 1 message once more."),
+        ("replay-missing", "It would send 0 messages that the endpoint was never sent."),
+    ):
+        assert await made(anna, f"{there}/{action}", counted, there) == there
+        assert text in await anna.get_page(there)
+    assert await db.fetchval("select count(*) from boathook.task") == 0
     task = await made(anna, f"{there}/recover", {"since": since}, there)
     assert 'max="100" value="0"' in await anna.get_page(task)
     await anna.submit_form(f"{there}/recover", {"since": "yesterday"}, on=there, status=400)

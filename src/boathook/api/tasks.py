@@ -28,7 +28,15 @@ from boathook.service.catalogue.recovery import StartedTask
 from boathook.service.catalogue.values import name_object
 from boathook.service.operating import tasks
 from boathook.service.operating.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
-from boathook.service.schemas.fields import Input, Output, StrictInt, Timestamp, TypeName, format_timestamp
+from boathook.service.schemas.fields import (
+    Input,
+    Output,
+    StrictBoolOrNull,
+    StrictInt,
+    Timestamp,
+    TypeName,
+    format_timestamp,
+)
 
 routes = router("Endpoint")
 background = router("Background Tasks")
@@ -53,15 +61,21 @@ class SpanIn(Input):
         return TimeRange(self.since, self.until)
 
 
-class RecoverIn(SpanIn):
+class ResendSpanIn(SpanIn):
+    """When messages were published."""
+
+    dry_run: StrictBoolOrNull = Field(default=False, description="Only count the messages; answered with 200.")
+
+
+class RecoverIn(ResendSpanIn):
     """When the failed messages were published; at most 14 days."""
 
 
-class ReplayIn(SpanIn):
+class ReplayIn(ResendSpanIn):
     """When the messages were published."""
 
 
-class BulkReplayIn(SpanIn):
+class BulkReplayIn(ResendSpanIn):
     """The messages to resend."""
 
     event_types: list[TypeName] | None = None
@@ -105,6 +119,18 @@ class TaskOut(Output):
     updated_at: Timestamp
 
 
+class ResendCountOut(Output):
+    """How many messages a task would send."""
+
+    task: TaskKind
+    dry_run: bool
+    matching: int
+    has_more: bool = Field(description="Whether there may be more: counting ends after 2 s.")
+
+
+_COUNTED: Final[Mapping[int | str, Any]] = {200: {"model": ResendCountOut, "description": "The messages were counted"}}
+
+
 class BackgroundTaskOut(TaskOut):
     """A background task and its result."""
 
@@ -144,6 +170,7 @@ def _show_whole(task: Task) -> dict[str, Any]:
     operation_id="v1.endpoint.recover",
     summary="Recover failed messages",
     response_model=TaskOut,
+    responses=dict(_COUNTED),
 )
 @requires(Permission.MESSAGE_RESEND)
 async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
@@ -157,6 +184,7 @@ async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: Recover
     operation_id="v1.endpoint.replay-missing",
     summary="Replay missing messages",
     response_model=TaskOut,
+    responses=dict(_COUNTED),
 )
 @requires(Permission.MESSAGE_RESEND)
 async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
@@ -170,6 +198,7 @@ async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: 
     operation_id="v1.endpoint.bulk-replay",
     summary="Resend messages",
     response_model=TaskOut,
+    responses=dict(_COUNTED),
 )
 @requires(Permission.MESSAGE_RESEND)
 async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
@@ -182,12 +211,17 @@ async def _start(
     operation: Operation[Any, StartedTask],
     table: type[recovery.Span],
     endpoint: str,
-    body: SpanIn,
+    body: ResendSpanIn,
     **filters: Any,
 ) -> Response:
     """Start a task for an endpoint. Raises NotFound if there is no such endpoint, and as the operation does."""
     span = table(
-        application=call.application.shown_id, endpoint=endpoint, since=body.since, until=body.until, **filters
+        application=call.application.shown_id,
+        endpoint=endpoint,
+        since=body.since,
+        until=body.until,
+        dry_run=body.dry_run,
+        **filters,
     )
     try:
         started = await operation(call.work, span)
@@ -195,6 +229,9 @@ async def _start(
         if error.where == ("endpoint",):
             raise NotFound(str(error)) from None
         raise
+    if started.updated_at is None:
+        counted = {"matching": started.matching, "hasMore": started.has_more}
+        return answer_json(200, {"task": started.task, "dryRun": True, **counted})
     summary = {"id": started.id, "status": started.status, "task": started.task}
     return answer_json(202, summary | {"updatedAt": format_timestamp(started.updated_at)})
 

@@ -27,7 +27,8 @@ from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.windows import Window
 
-SQL = {name: fill_statement(text) for name, text in load(__file__).items()}
+_TEXTS: Final = load(__file__)
+SQL = {name: fill_statement(text.replace("{revivable}", _TEXTS["revivable"])) for name, text in _TEXTS.items()}
 PAGE: Final = 500
 BODY_PAGE: Final = 50
 """Messages in a step that reads their bodies, which may be large."""
@@ -47,7 +48,7 @@ class ResendResult(msgspec.Struct, frozen=True):
     """The result of one step."""
 
     number: int
-    """Number of messages with a new delivery."""
+    """Number of messages with a new delivery, or that would have one if they are only counted."""
     place: UUID | None
     """The last processed message, after which the next step continues; None at the end."""
 
@@ -68,11 +69,22 @@ async def recover(
 
     Messages that succeeded meanwhile or have an open delivery are skipped, and so are canceled ones.
     """
-    rows = await connection.fetch(SQL["page_dead"], recipient, window.low, window.high, died_by, PAGE)
-    event_ids = [row["event_id"] for row in rows]
+    event_ids = await _page_dead(connection, recipient, window, died_by)
     await connection.execute(SQL["lock_messages"], event_ids)
     revived = await _replay_dead(connection, recipient, event_ids, died_by, has_canceled=False, action=action)
     return ResendResult(revived, _place(event_ids, PAGE))
+
+
+async def count_failed(connection: Connection, recipient: str, window: Window, died_by: datetime) -> ResendResult:
+    """Count what `recover` would do."""
+    event_ids = await _page_dead(connection, recipient, window, died_by)
+    number = await _count_revivable(connection, recipient, event_ids, died_by, has_canceled=False)
+    return ResendResult(number, _place(event_ids, PAGE))
+
+
+async def _page_dead(connection: Connection, recipient: str, window: Window, died_by: datetime) -> list[UUID]:
+    rows = await connection.fetch(SQL["page_dead"], recipient, window.low, window.high, died_by, PAGE)
+    return [row["event_id"] for row in rows]
 
 
 async def resend_missing(
@@ -85,12 +97,28 @@ async def resend_missing(
         router: has only the recipient's routes.
         reads_body: whether one of them has a filter or an order.
     """
+    missing, place = await _page_missing(connection, application, recipient, window, router, reads_body=reads_body)
+    number = await resend(connection, recipient, missing, ResendKind.MISSING, action=action)
+    return ResendResult(number, place)
+
+
+async def count_missing(
+    connection: Connection, application: str, recipient: str, window: Window, router: Router, *, reads_body: bool
+) -> ResendResult:
+    """Count what `resend_missing` would do."""
+    missing, place = await _page_missing(connection, application, recipient, window, router, reads_body=reads_body)
+    return ResendResult(len(missing), place)
+
+
+async def _page_missing(
+    connection: Connection, application: str, recipient: str, window: Window, router: Router, *, reads_body: bool
+) -> tuple[list[tuple[UUID, str | None]], UUID | None]:
+    """Return the missing messages among the next ones, each with its order key, and the place after these."""
     limit = BODY_PAGE if reads_body else PAGE
     arguments = (application, window.low, window.high, limit, recipient, reads_body)
     rows = await connection.fetch(SQL["page_candidates"], *arguments)
     missing = [(row["id"], key) for row in rows if not row["is_known"] for key in _keys(router, application, row)]
-    number = await resend(connection, recipient, missing, ResendKind.MISSING, action=action)
-    return ResendResult(number, _place([row["id"] for row in rows], limit))
+    return missing, _place([row["id"] for row in rows], limit)
 
 
 async def resend_matching(
@@ -101,17 +129,45 @@ async def resend_matching(
 
     Each gets one attempt. Messages with an open delivery are skipped; a dead letter is revived.
     """
+    page = await _page_matching(connection, application, recipient, window, choice)
+    await connection.execute(SQL["lock_messages"], page.selected)
+    revived = await _replay_dead(connection, recipient, page.dead, asked_at, has_canceled=True, action=action)
+    added = await resend(connection, recipient, page.succeeded, ResendKind.ENDED, is_manual=True, action=action)
+    return ResendResult(revived + added, page.place)
+
+
+async def count_matching(
+    connection: Connection, application: str, recipient: str, window: Window, choice: ResendFilter, asked_at: datetime
+) -> ResendResult:
+    """Count what `resend_matching` would do."""
+    page = await _page_matching(connection, application, recipient, window, choice)
+    number = await _count_revivable(connection, recipient, page.dead, asked_at, has_canceled=True)
+    if page.succeeded:
+        number += await connection.fetchval(SQL["count_with_content"], [key for key, _ in page.succeeded])
+    return ResendResult(number, page.place)
+
+
+class _MatchingPage(msgspec.Struct, frozen=True):
+    """The selected messages among the next ones of an application."""
+
+    selected: list[UUID]
+    dead: list[UUID]
+    succeeded: list[tuple[UUID, str | None]]
+    """Each with its order key."""
+    place: UUID | None
+
+
+async def _page_matching(
+    connection: Connection, application: str, recipient: str, window: Window, choice: ResendFilter
+) -> _MatchingPage:
     arguments = (*choice.wanted.arguments(), choice.status, choice.status_class)
     rows = await connection.fetch(
         SQL["page_pending"], application, window.low, window.high, PAGE, recipient, *arguments
     )
-    rows_by_id = {row["id"]: row for row in rows if row["is_wanted"]}
-    await connection.execute(SQL["lock_messages"], list(rows_by_id))
-    dead = [key for key, row in rows_by_id.items() if row["status"] in {MessageStatus.FAIL, MessageStatus.CANCELED}]
-    revived = await _replay_dead(connection, recipient, dead, asked_at, has_canceled=True, action=action)
-    succeeded = [(key, row["order_key"]) for key, row in rows_by_id.items() if row["status"] == MessageStatus.SUCCESS]
-    added = await resend(connection, recipient, succeeded, ResendKind.ENDED, is_manual=True, action=action)
-    return ResendResult(revived + added, _place([row["id"] for row in rows], PAGE))
+    selected = [row for row in rows if row["is_wanted"]]
+    dead = [row["id"] for row in selected if row["status"] in {MessageStatus.FAIL, MessageStatus.CANCELED}]
+    succeeded = [(row["id"], row["order_key"]) for row in selected if row["status"] == MessageStatus.SUCCESS]
+    return _MatchingPage([row["id"] for row in selected], dead, succeeded, _place([row["id"] for row in rows], PAGE))
 
 
 async def resend(
@@ -148,6 +204,15 @@ async def _replay_dead(
     rows = await connection.fetch(SQL["revive_dead"], recipient, event_ids, died_by, has_canceled)
     await _unblock_and_record(connection, recipient, rows, action, delivery_commands.REPLAY_DEAD)
     return len(rows)
+
+
+async def _count_revivable(
+    connection: Connection, recipient: str, event_ids: Sequence[UUID], died_by: datetime, *, has_canceled: bool
+) -> int:
+    if not event_ids:
+        return 0
+    number: int = await connection.fetchval(SQL["count_revivable"], recipient, event_ids, died_by, has_canceled)
+    return number
 
 
 async def _unblock_and_record(

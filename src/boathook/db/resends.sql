@@ -1,4 +1,5 @@
--- resends.py replaces words in braces: {standing} and {status} are parts in messages.sql.
+-- resends.py replaces words in braces: {standing} and {status} are parts in messages.sql, and
+-- `revivable` below is one.
 
 -- name: lock_messages
 -- Locks these messages for replays until the transaction ends.
@@ -20,22 +21,35 @@ where recipient = $1 and event_id = any ($2::uuid[]) and state = 'dead'
 order by event_id, ordinal
 for update
 
+-- name: revivable
+-- Selects one dead letter of each of these messages at a recipient, if the message has content, and no open or successful
+-- delivery to the recipient. Skips dead letters that died after $3, and canceled ones unless $4.
+select distinct on (d.event_id) d.event_id, d.ordinal
+from boathook.delivery d
+where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.dead_at <= $3
+    and ($4 or d.code <> 'CANCELED')
+    and not exists (
+        select from ({standing}) as k
+        where k.event_id = d.event_id and k.recipient = d.recipient and k.state <> 'dead')
+    and exists (
+        select from boathook.event e
+        where e.id = d.event_id and e.expunged_at is null and (e.content_until is null or e.content_until > now()))
+order by d.event_id, d.is_manual, d.ordinal
+
+-- name: count_revivable
+-- Returns of how many messages `revive_dead` would make a dead letter pending.
+select count(*) from ({revivable}) as chosen
+
+-- name: count_with_content
+-- Returns how many of these messages have content.
+select count(*) from boathook.event
+where id = any ($1::uuid[]) and expunged_at is null and (content_until is null or content_until > now())
+
 -- name: revive_dead
--- Makes one dead letter of each of these messages pending again, for one attempt, if the message has content, and no
--- open or successful delivery to the recipient. Skips dead letters that died after $3, and canceled ones unless $4. An
--- ordered one is blocked until `ordering.unblock` finds it first of its order key.
+-- Makes the dead letters that `revivable` selects pending again, for one attempt. An ordered one is blocked until
+-- `ordering.unblock` finds it first of its order key.
 with chosen as materialized (
-    select distinct on (d.event_id) d.event_id, d.ordinal
-    from boathook.delivery d
-    where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.dead_at <= $3
-        and ($4 or d.code <> 'CANCELED')
-        and not exists (
-            select from ({standing}) as k
-            where k.event_id = d.event_id and k.recipient = d.recipient and k.state <> 'dead')
-        and exists (
-            select from boathook.event e
-            where e.id = d.event_id and e.expunged_at is null and (e.content_until is null or e.content_until > now()))
-    order by d.event_id, d.is_manual, d.ordinal
+    {revivable}
 )
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,

@@ -198,13 +198,15 @@ async def stop(connection: Connection, organization: str, id: UUID, error: str) 
     return None if row is None else _task(row)
 
 
-async def find_target(connection: Connection, task: Task) -> EndpointTarget | None:
+async def find_target(
+    connection: Connection, application_id: UUID | None, endpoint_id: UUID | None
+) -> EndpointTarget | None:
     """Return the endpoint of a task; None if it or its application was deleted."""
-    row = await connection.fetchrow(SQL["find_target"], task.application_id, task.endpoint_id)
-    if row is None or task.application_id is None:
+    row = await connection.fetchrow(SQL["find_target"], application_id, endpoint_id)
+    if row is None or application_id is None:
         return None
     recipient = recipient_of(ids.show(ids.ENDPOINT, row["id"]))
-    application = ids.show(ids.APPLICATION, task.application_id)
+    application = ids.show(ids.APPLICATION, application_id)
     route = Route(
         recipient=recipient,
         app="",

@@ -38,6 +38,8 @@ _APPLICATIONS: Final = 200
 _COUNTED: Final = 50
 """Applications in a step that counts their messages."""
 _PURGED: Final = 200
+_COUNTING_S: Final = 2.0
+"""How long the messages of a task are counted before it is started."""
 STEP: Final = 500
 MAX_PER_STEP: Final = 2_000
 """Upper bound of a bulk operation's step, however high its rate is."""
@@ -172,7 +174,7 @@ async def _work(connection: Connection, task: Task, service_step: ServiceStep | 
 
 
 async def _resend(connection: Connection, task: Task, after: UUID) -> StepResult:
-    target = await tasks.find_target(connection, task)
+    target = await tasks.find_target(connection, task.application_id, task.endpoint_id)
     if target is None:
         raise _Impossible("the endpoint was deleted")
     action = AuditContext(actor=f"task:{task.shown_id}", note=task.kind.value)
@@ -193,6 +195,40 @@ async def _step(
     return await resends.resend_matching(
         connection, target.application, target.recipient, window, _choice(task.request), task.created_at, action
     )
+
+
+async def count_resends(
+    connection: Connection, kind: TaskOperation, application_id: UUID, endpoint_id: UUID, request: Mapping[str, Any]
+) -> tuple[int, bool]:
+    """Return how many messages a task would send to an endpoint, and whether all of its range was counted in time."""
+    target = await tasks.find_target(connection, application_id, endpoint_id)
+    if target is None:
+        return 0, True
+    whole, at = _range_of(request), await delivery_commands.read_clock(connection)
+    number, window, ends = 0, whole, time.monotonic() + _COUNTING_S
+    while True:
+        counted = await _count_step(connection, kind, target, window, request, at)
+        number += counted.number
+        if counted.place is None or time.monotonic() > ends:
+            return number, counted.place is None
+        window = _rest_of(whole, counted.place)
+
+
+async def _count_step(
+    connection: Connection,
+    kind: TaskOperation,
+    target: EndpointTarget,
+    window: Window,
+    request: Mapping[str, Any],
+    at: datetime,
+) -> ResendResult:
+    if kind is TaskOperation.RECOVER:
+        return await resends.count_failed(connection, target.recipient, window, at)
+    if kind is TaskOperation.REPLAY_MISSING:
+        return await resends.count_missing(
+            connection, target.application, target.recipient, window, target.router, reads_body=target.reads_body
+        )
+    return await resends.count_matching(connection, target.application, target.recipient, window, _choice(request), at)
 
 
 def _choice(request: Mapping[str, Any]) -> ResendFilter:
@@ -229,7 +265,7 @@ async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepRes
 async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
     requested_ids = task.request.get("application_ids")
     application_ids = None if requested_ids is None else [UUID(application_id) for application_id in requested_ids]
-    window = range_of(_moment(task, "since"), _moment(task, "until"))
+    window = _range_of(task.request)
     rows = await tasks.page_usage(connection, task.organization, after, window, application_ids, limit=_COUNTED)
     stats = [
         {
@@ -254,12 +290,15 @@ def _from(last: UUID | None) -> Mapping[str, Any] | None:
 
 def _window(task: Task, after: UUID) -> Window:
     """Return the window of the remaining messages: created before the task unless it names an earlier end."""
-    whole = range_of(_moment(task, "since"), _moment(task, "until"))
-    return replace(whole, low=max(whole.low, UUID(int=after.int + 1)))
+    return _rest_of(_range_of(task.request), after)
 
 
-def _moment(task: Task, name: str) -> datetime:
-    return datetime.fromisoformat(task.request[name])
+def _range_of(request: Mapping[str, Any]) -> Window:
+    return range_of(datetime.fromisoformat(request["since"]), datetime.fromisoformat(request["until"]))
+
+
+def _rest_of(window: Window, place: UUID) -> Window:
+    return replace(window, low=max(window.low, UUID(int=place.int + 1)))
 
 
 def _application(task: Task) -> str:

@@ -397,12 +397,19 @@ def _span(scope: ApplicationScope, application: Application) -> Span:
     since = query_params.get_time(scope.context.form, "since")
     if since is None:
         raise InvalidValue("enter a UTC time such as 2026-01-31T12:00", "since")
-    endpoint = scope.context.path["endpoint"]
-    return Span(application=application.shown_id, endpoint=endpoint, since=since.astimezone(UTC))
+    return Span(
+        application=application.shown_id,
+        endpoint=scope.context.path["endpoint"],
+        since=since.astimezone(UTC),
+        dry_run=bool(scope.field("dry_run")),
+    )
 
 
 def _to_task(scope: ApplicationScope, task: StartedTask) -> Response:
-    return scope.to(f"/endpoints/{scope.context.path['endpoint']}/tasks/{task.id}")
+    page = f"/endpoints/{scope.context.path['endpoint']}"
+    if task.dry_run:
+        return scope.to(page, f"{task.message[:1].upper()}{task.message[1:]}.")
+    return scope.to(f"{page}/tasks/{task.id}")
 
 
 @pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)

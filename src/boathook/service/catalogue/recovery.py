@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
-from boathook.db.applications import Application
+from msgspec.structs import force_setattr
+
 from boathook.db.tasks import Task, TaskOperation
+from boathook.delivery.tasks import count_resends
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
-from boathook.domain.errors import NotFound
+from boathook.domain.plurals import counted
 from boathook.domain.windows import MAX_WINDOW
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope, operation
@@ -35,6 +37,7 @@ class Span(Input, frozen=True, kw_only=True):
     until: Annotated[datetime | None, Rule(help="Published before this time: 2h, 7d or ISO 8601; by default now.")] = (
         None
     )
+    dry_run: Annotated[bool, Rule(help="Only count.")] = False
 
 
 def _check_channel(channel: str) -> None:
@@ -69,13 +72,39 @@ class Resend(Span, frozen=True, kw_only=True):
     ] = None
 
 
-class StartedTask(Result, frozen=True, kw_only=True):
-    """A background task."""
+_DOES: Final[Mapping[str, tuple[str, str]]] = {
+    TaskOperation.RECOVER: ("attempts the failed messages once more in the background", "attempt {} once more"),
+    TaskOperation.REPLAY_MISSING: (
+        "sends the messages that the endpoint was never sent in the background",
+        "send {} that the endpoint was never sent",
+    ),
+    TaskOperation.BULK_REPLAY: ("attempts the messages once more in the background", "attempt {} once more"),
+}
+"""What each kind of task does, and would do."""
 
-    id: Annotated[str, Rule(help="Its id.", prefix=ids.TASK)]
-    status: Annotated[str, Rule(help="running, finished or failed.")]
+
+class StartedTask(Result, frozen=True, kw_only=True):
+    """A background task, or how many messages it would send."""
+
+    id: Annotated[str | None, Rule(help="Its id; null if the messages were only counted.", prefix=ids.TASK)] = None
+    status: Annotated[str | None, Rule(help="running, finished or failed.")] = None
     task: Annotated[str, Rule(help="What it does.")]
-    updated_at: datetime
+    updated_at: datetime | None = None
+    dry_run: bool = False
+    matching: Annotated[int | None, Rule(help="How many messages it would send, if they were only counted.")] = None
+    has_more: Annotated[bool, Rule(help="Whether there may be more: counting ends after 2 s.")] = False
+    message: Annotated[str, Rule(help="The same in a sentence.")] = ""
+
+    def __post_init__(self) -> None:
+        # The answers of the Svix wire do not have it.
+        force_setattr(self, "message", self._describe())
+
+    def _describe(self) -> str:
+        does, would = _DOES.get(self.task, (self.task, self.task))
+        if not self.dry_run:
+            return f"{self.id} {does}"
+        words = counted(self.matching or 0, "message") + (" or more" if self.has_more else "")
+        return f"it would {would.format(words)}"
 
 
 @operation(
@@ -85,8 +114,11 @@ class StartedTask(Result, frozen=True, kw_only=True):
     Http("POST", "/app/{application}/endpoint/{endpoint}/recover", 202, is_derived=False),
     tag=TAG,
     undo=None,
-    says="{id} attempts the failed messages once more in the background",
-    examples=("boathook endpoints recover acme crm --since 2h",),
+    says="{message}",
+    examples=(
+        "boathook endpoints recover acme crm --since 2h --dry-run",
+        "boathook endpoints recover acme crm --since 2h",
+    ),
 )
 async def recover(work: UnitOfWork, span: Span) -> StartedTask:
     """Attempt each failed message of an endpoint in a time range once, in the background; at most 14 days back."""
@@ -100,7 +132,7 @@ async def recover(work: UnitOfWork, span: Span) -> StartedTask:
     Http("POST", "/app/{application}/endpoint/{endpoint}/replay-missing", 202, is_derived=False),
     tag=TAG,
     undo=None,
-    says="{id} sends the messages that the endpoint was never sent in the background",
+    says="{message}",
     examples=("boathook endpoints replay-missing acme crm --since 7d",),
 )
 async def replay_missing(work: UnitOfWork, span: Span) -> StartedTask:
@@ -115,7 +147,7 @@ async def replay_missing(work: UnitOfWork, span: Span) -> StartedTask:
     Http("POST", "/app/{application}/endpoint/{endpoint}/bulk-replay", 202, is_derived=False),
     tag=TAG,
     undo=None,
-    says="{id} attempts the messages once more in the background",
+    says="{message}",
     examples=("boathook endpoints resend acme crm --since 2h --status 0",),
 )
 async def resend(work: UnitOfWork, span: Resend) -> StartedTask:
@@ -128,20 +160,15 @@ async def resend(work: UnitOfWork, span: Resend) -> StartedTask:
 async def _start(
     work: UnitOfWork, span: Span, kind: TaskOperation, max_length: timedelta, filters: Mapping[str, Any] | None = None
 ) -> StartedTask:
-    application = await _find_application(work, span.application)
+    application = await applications.get(work, span.application)
     request = tasks.request_of(span.since, span.until, max_length) | dict(filters or {})
     endpoint = await get_enabled_endpoint(work, application, span.endpoint)
+    if span.dry_run:
+        matching, is_whole = await count_resends(work.connection, kind, application.id, endpoint.id, request)
+        return StartedTask(task=kind.value, dry_run=True, matching=matching, has_more=not is_whole)
     return _view(
         await tasks.start(work, kind, request, application, endpoint_id=endpoint.id, subject=endpoint.shown_id)
     )
-
-
-async def _find_application(work: UnitOfWork, reference: str) -> Application:
-    """Return an application that the caller may reach. Raises NotFound."""
-    application = await applications.get(work, reference)
-    if work.caller.application_id not in {None, application.id}:
-        raise NotFound(f"unknown application {reference}")
-    return application
 
 
 def _view(task: Task) -> StartedTask:
