@@ -151,6 +151,7 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     ),
     "dead purge": (["{dead}"], ["--type", "{type}", "--yes", "--json"], ["--type", "{type}"]),
     "deliveries replay": (["{dead}"], ["{dead}", "--json", "--note", "again"], [NO_DELIVERY], ["nonsense"], []),
+    "events wake": (["{event}"], [NO_EVENT], ["nonsense"]),
     "deliveries retry": (["{dead}"], ["{dead}", "--json"], [NO_DELIVERY], ["nonsense"]),
     "events replay": (
         ["{event}"],

@@ -54,6 +54,7 @@ EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("silence.list", "console"): "the page shows those in force, and those of the last day, among the alerts",
     ("source.replace", "command line"): "sources change sets and removes single keys",
     ("source.replace", "console"): "the form sends all keys of the sender, and those without a field stay",
+    ("event.wake", "console"): "the page of an event has a button for each of its deliveries, which does the same",
     ("delivery.retry", "console"): "the button replays a delivery in any state, which retries one that waits",
     ("application.get", "console"): "its pages and forms need the stored application, with its home",
     ("application.list", "console"): "the page searches applications, with the health of their endpoints",

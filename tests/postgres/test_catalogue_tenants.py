@@ -369,13 +369,15 @@ def ways_of_rejections(world: World) -> Iterator[dict[str, Any]]:
     yield {"since": datetime.now(UTC) - timedelta(days=1)}
 
 
+def event_of(letter: str) -> str:
+    """Return the event of a dead letter."""
+    return ids.show(ids.EVENT, ids.read_delivery(letter)[0])
+
+
 def ways_of_events(world: World) -> Iterator[dict[str, Any]]:
     """Yield each way to select events, by name of what is the other organization's where there is one."""
     since = datetime.now(UTC) - timedelta(days=1)
-    own, others = (
-        [ids.show(ids.EVENT, ids.read_delivery(name)[0]) for name in tenant.letters]
-        for tenant in (world.own, world.other)
-    )
+    own, others = ([event_of(name) for name in tenant.letters] for tenant in (world.own, world.other))
     yield {"ids": others}
     yield {"ids": [*own, *others]}
     yield {"all": True}
@@ -408,6 +410,7 @@ WAYS: dict[str, Ways] = {
     "source_secret.delete": lambda world: iter([{"source": "shop", "secret": world.secret}]),
     "source_secret.show_handshake": lambda _world: iter([{"source": "shop"}]),
     "source_secret.forget_handshake": lambda _world: iter([{"source": "shop"}]),
+    "event.wake": lambda world: iter([{"id": event_of(name)} for name in world.other.letters]),
     "delivery.retry": lambda world: iter([{"id": name} for name in world.other.letters]),
     "delivery.replay": lambda world: iter([{"id": name} for name in world.other.letters]),
     "integrity.start": lambda _world: iter([{}]),
@@ -664,6 +667,12 @@ async def test_mutant_a_delivery_of_any_organization_is_retried(world: World, mo
     monkeypatch.setattr(deliveries, "check_owner", AsyncMock())
     monkeypatch.setattr(selection, "_tenant", lambda _work: None)
     assert await leaks(world, deliveries.retry) != []
+
+
+async def test_mutant_an_event_of_any_organization_is_woken(world: World, monkeypatch: pytest.MonkeyPatch):
+    of_anyone = AsyncMock(side_effect=lambda _connection, event_ids, _filter: event_ids)
+    monkeypatch.setattr("boathook.db.queries.event_search.select_matching", of_anyone)
+    assert await leaks(world, events.wake) != []
 
 
 async def test_mutant_a_key_of_any_organization_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch):

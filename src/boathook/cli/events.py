@@ -186,6 +186,7 @@ add_bulk(
     events, actions.replay, "replay", "event", choose=_choose,
     more={"unhandled": (Unhandled, False), "route": (Route, False), "to": (To, None)},
 )  # fmt: skip
+add(events, actions.wake, "wake")
 add_bulk(events, actions.route, "route", "event", choose=_choose_route, more={"unhandled": (Unhandled, False)})
 
 

@@ -7,14 +7,11 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from boathook.config import Settings
-from boathook.db import delivery_commands
 from boathook.db.applications import PageRequest
 from boathook.db.attempts import AttemptRow
 from boathook.db.database import Connection, Database
-from boathook.db.delivery_commands import AuditContext, Key
+from boathook.db.delivery_commands import Key
 from boathook.db.endpoints import Endpoint
-from boathook.db.queries import listings
-from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.due import ANY_DUE
@@ -27,11 +24,12 @@ from boathook.handlers.platform import EndpointView, MessageView
 from boathook.handlers.transaction import Transaction, connection_of
 from boathook.service.caller import HOST
 from boathook.service.catalogue import dead_letters as actions
+from boathook.service.catalogue import events as event_actions
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.selection import MAX_NAMED, Acted
 from boathook.service.fields import check_values
-from boathook.service.operating import dead_letters
-from boathook.service.operating.listings import get_delivery
+from boathook.service.operating import dead_letters, listings
+from boathook.service.operating.listings import DeliveryRow, ListFilter
 from boathook.service.sending import applications, attempts, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
@@ -123,7 +121,7 @@ class AppOperations:
         """Return a delivery with its attempts and the events that led to it. Raises NotFound, InvalidValue."""
         key = _read_delivery(id)
         database = await self._dependencies.operations_database()
-        detail = await get_delivery(database, key)
+        detail = await listings.get_delivery(database, key)
         return {
             "delivery": detail.row,
             "attempts": await listings.list_attempts(database, *key),
@@ -177,8 +175,8 @@ class AppOperations:
         Raises:
             InvalidValue: *event_id* is not an event id.
         """
-        action = AuditContext(actor=self._actor, note="woken")
-        return await delivery_commands.make_due_now(connection_of(tx), _read_event(event_id), action)
+        event = event_actions.EventNamed(id=ids.show(ids.EVENT, _read_event(event_id)), note="woken")
+        return (await event_actions.wake(await self._work(tx), event)).due
 
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
         """Create the application with this uid if it does not exist; return its id."""

@@ -227,6 +227,7 @@ NO_CLIENT_CALLS: Final = {
     "GET /api/v1/event": "boathook's own, for the events of both directions; so are the next ones",
     "GET /api/v1/event/{event_id}": "see above",
     "POST /api/v1/event/{event_id}/replay": "see above",
+    "POST /api/v1/event/{id}/wake": "see above",
     "POST /api/v1/event/bulk-replay": "see above",
     "POST /api/v1/event/bulk-route": "see above",
     "GET /api/v1/delivery": "see above",

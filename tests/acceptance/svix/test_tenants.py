@@ -71,6 +71,7 @@ ORGANIZATION = frozenset({
     "GET /event",
     "GET /event/{event_id}",
     "POST /event/{event_id}/replay",
+    "POST /event/{id}/wake",
     "POST /event/bulk-replay",
     "GET /bulk-job",
     "GET /bulk-job/{job_id}",
@@ -316,8 +317,12 @@ class TenantObjects:
         if name == "endpoint_id" and "operational" in operation.template:
             return str(self.operational)
         delivery = f"{self.message.replace('msg_', 'dlv_')}_0"
+        event = self.message.replace("msg_", "evt_")
         ids = {
-            "id": (self.key if "/key/" in operation.template else delivery,) * 2,
+            "id": (
+                self.key if "/key/" in operation.template else event if "/event/" in operation.template else delivery,
+            )
+            * 2,
             "app_id": (self.app.id, f"{MARK}-app"),
             "application": (self.app.id, f"{MARK}-app"),
             "endpoint_id": (self.endpoint["id"], f"{MARK}-ep"),
@@ -330,7 +335,7 @@ class TenantObjects:
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
             "source": ("stripe", "stripe"),
             "secret": ("ssec_01h455vb4pex5vsknk084sn02q4",) * 2,
-            "event_id": (self.message.replace("msg_", "evt_"), self.message),
+            "event_id": (event, self.message),
             "delivery_id": (delivery, delivery),
             "rejection_id": ("rej_01h455vb4pex5vsknk084sn02q4",) * 2,  # of the default organization, as sources are
             "conflict_id": (self.conflict, self.conflict),

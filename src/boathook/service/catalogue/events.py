@@ -19,10 +19,11 @@ from boathook.db.queries import event_search, listings
 from boathook.db.queries.event_search import EventFilter
 from boathook.db.tasks import TaskOperation
 from boathook.domain import ids
+from boathook.domain.errors import NotFound
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service.access.authorization import Permission
-from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
+from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope, operation
 from boathook.service.catalogue.selection import (
     BATCH,
     MAX_NAMED,
@@ -34,7 +35,7 @@ from boathook.service.catalogue.selection import (
     read_clock,
 )
 from boathook.service.catalogue.values import Result
-from boathook.service.fields import Problem, Rule
+from boathook.service.fields import Input, Problem, Rule
 from boathook.service.operating import tasks
 from boathook.service.operating.event_query import EventQuery
 from boathook.service.unit_of_work import UnitOfWork
@@ -364,6 +365,47 @@ async def route(batch: EventBatch, input: RouteEvents) -> Mapping[str, int]:
         pace=batch.pace, to=input.to, type=input.type, is_dry_run=batch.is_dry_run,
     )  # fmt: skip
     return {"done": result.events, "routed": result.routed, "added": result.added, "left": result.left}
+
+
+class EventNamed(Input, frozen=True, kw_only=True):
+    """The event that is meant, and why."""
+
+    id: Annotated[str, Rule(help="The event's id.", argument="ID", prefix=_EVENT)]
+    note: Note = ""
+
+
+class EventWoken(Result, frozen=True, kw_only=True):
+    """What became of an event's deliveries."""
+
+    id: Annotated[str, Rule(help="The event's id.", prefix=_EVENT)]
+    due: Annotated[int, Rule(help="How many deliveries are due now.")]
+    message: Annotated[str, Rule(help="The same in a sentence.")]
+
+
+@operation(
+    "event.wake",
+    Permission.EVENT_REPLAY,
+    Scope.ORGANIZATION,
+    Http("POST", "/event/{id}/wake"),
+    tag="Event",
+    undo=None,
+    says="{message}",
+    examples=("boathook events wake evt_01h455vb4pex5vsknk084sn02q4",),
+)
+async def wake(work: UnitOfWork, event: EventNamed) -> EventWoken:
+    """Make an event's pending deliveries due now, and its dead letters pending with their full number of attempts.
+
+    A delivery whose attempt is in progress is retried at once if that attempt fails.
+    """
+    event_id = ids.read_event(event.id)
+    if work.caller.tenant is not None:
+        own = await event_search.select_matching(work.connection, [event_id], _compile(work, Events(all=True)))
+        if not own:
+            raise NotFound(f"unknown event {event.id}")
+    action = AuditContext(actor=work.actor, note=event.note.strip() or None)
+    number = await delivery_commands.make_due_now(work.connection, event_id, action)
+    text = f"{counted(number, 'delivery')} of {event.id} {'is' if number == 1 else 'are'} due now"
+    return EventWoken(id=event.id, due=number, message=text)
 
 
 async def _explain(work: UnitOfWork, event_id: UUID) -> str:

@@ -46,6 +46,7 @@ from boathook.service.unit_of_work import UnitOfWork, check_owner
 
 find_owner = listings.find_owner
 list_attempt_details = event_history.list_attempts
+list_attempts = listings.list_attempts
 list_deliveries_of = listings.list_deliveries_of
 list_deliveries = listings.list_deliveries
 list_dead_letters = listings.list_dead_letters
