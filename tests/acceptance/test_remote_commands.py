@@ -16,6 +16,7 @@ import typer
 from boathook import cli
 from boathook.cli.commands import COMMAND_ENTRIES
 from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.raw_http import rows
 from tests.commands import boathook_command
 from tests.support import sampled, until
 
@@ -324,12 +325,29 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     until(lambda: httpx.get(f"{process.base}/api/v1/health/ping").status_code == 204)
     process.cli("applications", "create", "Acme", "--uid", "acme")
     process.cli("operators", "create", "anna", "--role", "admin", "--no-password")
+    process.cli("keys", "create", "--scope", "organization", "--name", "listed")
+    process.cli("event-types", "create", "listed.type", "--description", "In lists")
     return process
 
 
 @pytest.fixture(scope="module")
 def token(running: BoathookProcess) -> str:
     return running.cli("operators", "tokens", "create", "anna", "--name", "laptop").stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def api(running: BoathookProcess, token: str) -> Iterator[httpx.Client]:
+    """A client that makes what command lines are about; a command for each object would take most of the time."""
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=f"{running.base}/api/v1", headers=headers, timeout=300) as client:
+        yield client
+
+
+def create(api: httpx.Client, path: str, **fields: object) -> Any:
+    """Create an object through the API and return it."""
+    answer = api.post(path, json=fields)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -392,26 +410,26 @@ def new_dead_letters(running: BoathookProcess) -> dict[str, str]:
     for number in range(2):
         body, headers = signed(payload(f"{kind}-{number}", kind))
         assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
-    until(lambda: len(running.listing("dead", "list", "--type", kind)) == 2)
+    dead = "select 1 from boathook.delivery where state = 'dead' and event_id in (select id from boathook.event where type = %s)"
+    until(lambda: len(rows(running, dead, kind)) == 2)
     row = running.listing("dead", "list", "--type", kind)[0]
     return {"{type}": kind, "{dead}": row["id"], "{event}": row["event_id"]}
 
 
-def new_application(running: BoathookProcess) -> dict[str, str]:
+def new_application(api: httpx.Client) -> dict[str, str]:
     """Create an application with an endpoint; return their ids, its uid, and one that no application has."""
     number = next(_types)
     uid = f"own.t{number}"
-    [created] = running.listing("applications", "create", "Acme", "--uid", uid)
-    [endpoint] = running.listing("endpoints", "create", "-a", uid, "--url", "http://127.0.0.1:8099/", "--uid", "crm")
+    created = create(api, "/app", name="Acme", uid=uid)
+    endpoint = create(api, f"/app/{uid}/endpoint", url="http://127.0.0.1:8099/", uid="crm")
     return {"{app}": created["id"], "{uid}": uid, "{new uid}": f"new.t{number}", "{ep}": endpoint["id"]}
 
 
-def new_source(running: BoathookProcess) -> dict[str, str]:
+def new_source(running: BoathookProcess, api: httpx.Client) -> dict[str, str]:
     """Add a source with two secrets; return its name, the id of its newest secret, and a name that is not taken."""
     name, other = (f"source-s{next(_types)}" for _ in range(2))
     running.cli("sources", "add", name, "--provider", "github", "--generate-secret")
-    secret = running.listing("sources", "secrets", "add", name)[0]["id"]
-    return {"{source}": name, "{secret}": secret, "{new}": other}
+    return {"{source}": name, "{secret}": create(api, f"/source/{name}/secret")["id"], "{new}": other}
 
 
 def fill(word: str, values: dict[str, str]) -> str:
@@ -421,13 +439,21 @@ def fill(word: str, values: dict[str, str]) -> str:
     return word
 
 
-def new_event_types(running: BoathookProcess, folder: Path) -> dict[str, str]:
+def new_event_types(api: httpx.Client, folder: Path) -> dict[str, str]:
     """Create an event type; return its name, one that no event type has, and a document with such a one."""
     number = next(_types)
-    running.cli("event-types", "create", f"own.t{number}", "--description", "Its own", "--schema", "{}")
+    create(api, "/event-type", name=f"own.t{number}", description="Its own", schemas={"1": {}})
     document = folder / f"{number}.json"
     document.write_text(json.dumps({"webhooks": {f"new.t{number}": {"post": {"summary": "From a document"}}}}))
     return {"{own type}": f"own.t{number}", "{new type}": f"new.t{number}", "{document}": str(document)}
+
+
+def new_key(api: httpx.Client) -> dict[str, str]:
+    """Create a key; return its id."""
+    return {"{key}": create(api, "/key", scope="organization", name="matrix")["id"]}
+
+
+PLACEHOLDER: Final = re.compile(r"\{[a-z ]+\}")
 
 
 @pytest.mark.parametrize(
@@ -436,26 +462,34 @@ def new_event_types(running: BoathookProcess, folder: Path) -> dict[str, str]:
     ids=lambda value: value if isinstance(value, str) else " ".join(value) or "nothing",
 )
 def test_a_command_does_the_same_against_a_server(
-    running: BoathookProcess, remotely: Run, tmp_path: Path, command: str, arguments: list[str]
+    running: BoathookProcess,
+    api: httpx.Client,
+    remotely: Run,
+    tmp_path: Path,
+    command: str,
+    arguments: list[str],
 ):
-    def new_key() -> str:
-        return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
+    placeholders = set(PLACEHOLDER.findall(" ".join(arguments)))
+    factories: dict[frozenset[str], Callable[[], dict[str, str]]] = {
+        frozenset({"{dead}", "{event}", "{type}"}): lambda: new_dead_letters(running),
+        frozenset({"{source}", "{secret}", "{new}"}): lambda: new_source(running, api),
+        frozenset({"{own type}", "{new type}", "{document}"}): lambda: new_event_types(api, tmp_path),
+        frozenset({"{app}", "{uid}", "{new uid}", "{ep}"}): lambda: new_application(api),
+        frozenset({"{key}"}): lambda: new_key(api),
+    }
 
-    def new_objects() -> dict[str, str]:
-        letters = new_dead_letters(running) if {"{dead}", "{event}", "{type}"} & set(arguments) else {}
-        source = new_source(running) if command.startswith("sources ") else {}
-        types = new_event_types(running, tmp_path) if command.startswith("event-types") else {}
-        application = new_application(running) if command.startswith(("applications", "endpoints")) else {}
-        return {**letters, **source, **types, **application}
+    def new_values() -> dict[str, str]:
+        made = [factory() for names, factory in factories.items() if names & placeholders]
+        return {name: value for values in made for name, value in values.items()}
 
-    outputs, key, objects = [], new_key(), new_objects()
-    for run in (lambda *words: running.cli(*words, check=False), remotely):
-        values = {"{key}": key, **objects}
-        done = run(*command.split(), *(fill(word, values) for word in arguments))
-        assert "Traceback" not in done.stderr
-        outputs.append((done.returncode, plain(done.stdout), plain(done.stderr)))
-        if command not in READING:
-            key, objects = new_key(), new_objects()
+    outputs, values = [], new_values()
+    for number, run in enumerate((lambda *words: running.cli(*words, check=False), remotely)):
+        if number and command not in READING:
+            values = new_values()
+        assert placeholders <= values.keys()
+        result = run(*command.split(), *(fill(word, values) for word in arguments))
+        assert "Traceback" not in result.stderr
+        outputs.append((result.returncode, plain(result.stdout), plain(result.stderr)))
     assert outputs[0] == outputs[1]
     assert any(outputs[0][1:]) or command == "keys list"
 

@@ -101,7 +101,8 @@ _LOG_LINES = 30
 _MAX_S = {"quick": 1200, "extended": 1200, "soak": 2400}
 """A busy machine takes several times as long."""
 MUTANT_ATTEMPTS = 3
-EXTENDED_REASON = "one scenario of each family of faults stays, with its mutant"
+EXTENDED_REASON = "one scenario of each family of faults stays"
+MUTANT_REASON = "the mutant of a test that stays: it shows that the test can fail"
 REGISTRY: dict[str, Scenario] = {}
 """Every scenario of the modules that were imported, by name."""
 
@@ -132,7 +133,8 @@ def scenario(
         fault: what is done, as the first column of the table.
         target: what must hold, with its figure.
         mutant: what is removed in the second run, and which invariants that must break.
-        tier: ``quick`` for `make test`, ``extended`` for `make test-all` too, ``soak`` for `make soak` only.
+        tier: ``quick`` for `make test`, whose mutant runs in `make test-all`; ``extended`` for both runs in `make test-all`,
+            ``soak`` for `make soak` only.
         limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
         place: opens the folder for PostgreSQL, such as one on a loop image, given the run's own folder; that is in memory
@@ -161,7 +163,8 @@ def scenario(
                 _run_mutant(one, cluster_template, tmp_path)
 
         test.__name__, test.__doc__, test.__module__ = one.name, body.__doc__, body.__module__
-        marked = pytest.mark.parametrize("run", ["sound", "mutant"])(pytest.mark.fault(test))
+        without = pytest.param("mutant", marks=pytest.mark.extended(MUTANT_REASON)) if tier == "quick" else "mutant"
+        marked = pytest.mark.parametrize("run", ["sound", without])(pytest.mark.fault(test))
         marked = pytest.mark.timeout(_MAX_S[tier])(marked)
         if tier == "extended":
             return pytest.mark.extended(EXTENDED_REASON)(marked)
