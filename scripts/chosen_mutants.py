@@ -349,7 +349,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "series.confirmed += count\n        await connection.publish(self._queue, message, self._confirm_s)\n",
             _BUFFER,
         ),
-        ChosenMutant(f"{_MQ}/buffer.py", "elif len(self._pending) >= _MAX_PENDING:", "elif False:", _BUFFER),
+        ChosenMutant(f"{_MQ}/buffer.py", "elif len(self._pending) >= MAX_PENDING:", "elif False:", _BUFFER),
         ChosenMutant(
             f"{_MQ}/buffer.py",
             "encode_batch(number, last + 1, ())",
@@ -478,7 +478,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "spool/disk.py",
-            "is_ours = any(_try_lock(descriptor) for _ in range(_LOCK_TRIES))",
+            "is_ours = any(try_lock(descriptor) for _ in range(LOCK_TRIES))",
             "is_ours = True",
             _SPOOL,
         ),
@@ -542,7 +542,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "if self._writer is None:",
             _SPOOL,
         ),
-        ChosenMutant("spool/spool.py", "if asyncio.get_running_loop().time() - due < _TICK_S:", "if True:", _SPOOL),
+        ChosenMutant("spool/spool.py", "if asyncio.get_running_loop().time() - due < TICK_S:", "if True:", _SPOOL),
         ChosenMutant("spool/inspection.py", "fcntl.LOCK_SH | fcntl.LOCK_NB", "fcntl.LOCK_EX", _SPOOL),
     ),
     "auth": (
@@ -768,7 +768,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             lives="each commit checks again that the token is for the whole organization",
         ),
         ChosenMutant(
-            "service/sending/group_publisher.py", " + _DELIVERY_WEIGHT * len(prepared.row.deliveries)", "", _PUBLISH
+            "service/sending/group_publisher.py", " + DELIVERY_WEIGHT * len(prepared.row.deliveries)", "", _PUBLISH
         ),
         ChosenMutant("db/group_commit.py", "if room < 0:", "if False:", _GROUP_COMMIT),
         ChosenMutant("db/group_commit.py", "len(group) < self._max_rows", "True", _GROUP_COMMIT),

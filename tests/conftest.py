@@ -54,7 +54,7 @@ hypothesis.settings.load_profile("quick")
 # Each client of httpx would load all system certificates, which takes longer than most of the requests here.
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
-_close_loop = asyncio.selector_events.BaseSelectorEventLoop.close
+close_loop = asyncio.selector_events.BaseSelectorEventLoop.close
 
 
 _accept = asyncio.selector_events.BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def _close_with_accepted(loop: Any) -> None:
         for transport in accepted:
             transport.abort()
         loop.run_until_complete(asyncio.sleep(0))
-    _close_loop(loop)
+    close_loop(loop)
 
 
 async def _accept_if_open(

@@ -48,7 +48,7 @@ _RELATIONS = f"""
     select nspname, relname from pg_class join pg_namespace on pg_namespace.oid = relnamespace
     where relkind in ('r', 'p') and {_IS_OWN} order by 1, 2
 """
-_LEAVES = _RELATIONS.replace("('r', 'p')", "('r')")
+LEAVES = _RELATIONS.replace("('r', 'p')", "('r')")
 _SEQUENCES = f"""
     select nspname, relname, seqstart from pg_class
     join pg_namespace on pg_namespace.oid = relnamespace join pg_sequence on seqrelid = pg_class.oid where {_IS_OWN}
@@ -134,7 +134,7 @@ class Baseline:
     @classmethod
     def read(cls, connection: Connection) -> "Baseline":
         """Read it from a database that nothing has been written to yet."""
-        leaves = tuple(connection.execute(_LEAVES).fetchall())
+        leaves = tuple(connection.execute(LEAVES).fetchall())
         contents = ((table, dump(connection, table)) for table in leaves)
         return cls(
             schemas=frozenset(name for (name,) in connection.execute(_SCHEMAS)),

@@ -14,7 +14,7 @@ from boathook.service.remote import RemoteClient
 from boathook_cells.forwarding import ApplicationQuestion, sign
 from boathook_cells.settings import APPLICATIONS_PATH, find_cells, read_secret
 
-_ASK_TIMEOUT_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 1.0
 """How long a request for an unknown application may wait for the other cells."""
 _KNOWN_S: Final = 5.0
 """How long their answer is remembered."""
@@ -54,7 +54,7 @@ class ApplicationFinder:
             self._asking[key] = asyncio.create_task(self._ask(*key), name="cells:ask")
             self._asking[key].add_done_callback(lambda _: self._asking.pop(key))
         try:
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
+            async with asyncio.timeout(ASK_TIMEOUT_S):
                 return await asyncio.shield(self._asking[key])
         except TimeoutError:
             return None
@@ -76,7 +76,7 @@ class ApplicationFinder:
         headers = {"content-type": "application/json", **sign(self._secret, body)}
         try:
             answer = await self._client.request(
-                "POST", url, headers=headers, body=body, timeout_s=_ASK_TIMEOUT_S, max_bytes=_MAX_ANSWER
+                "POST", url, headers=headers, body=body, timeout_s=ASK_TIMEOUT_S, max_bytes=_MAX_ANSWER
             )
             return answer.status == 200 and bool(json.loads(answer.body)["found"])
         except FetchFailed:

@@ -31,7 +31,7 @@ routes = Routes()
 PROVIDER_START_PATH: Final = f"{SIGN_IN}/away"
 PROVIDER_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
 _PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-_ATTEMPT_COOKIE: Final = "boathook_attempt"
+ATTEMPT_COOKIE: Final = "boathook_attempt"
 _MAX_AGENT_CHARS: Final = 300
 _LOG = get_logger("console")
 
@@ -99,7 +99,7 @@ class LoginPages:
     @requires(Permission.PUBLIC)
     async def _sign_in_with_link(self, request: Request) -> Response:
         """Sign in a browser on this machine with the token of `boathook dev`."""
-        if not _is_local(request):
+        if not is_local(request):
             _LOG.warning(
                 "sign_in_refused", error="a link from another machine", client=browser_of(request).client_address
             )
@@ -134,7 +134,7 @@ class LoginPages:
         value = base64.urlsafe_b64encode(msgspec.json.encode(attempt)).decode()
         is_secure = request.url.scheme == "https"
         response.set_cookie(
-            _ATTEMPT_COOKIE,
+            ATTEMPT_COOKIE,
             value,
             max_age=600,
             path=PROVIDER_CALLBACK_PATH,
@@ -148,7 +148,7 @@ class LoginPages:
     async def _handle_callback(self, request: Request) -> Response:
         """Complete the sign-in of a user that the identity provider has authenticated."""
         response = await self._complete_sign_in(request)
-        response.delete_cookie(_ATTEMPT_COOKIE, path=PROVIDER_CALLBACK_PATH)
+        response.delete_cookie(ATTEMPT_COOKIE, path=PROVIDER_CALLBACK_PATH)
         return response
 
     async def _complete_sign_in(self, request: Request) -> Response:
@@ -185,7 +185,7 @@ class LoginPages:
         return f"{base}{PROVIDER_CALLBACK_PATH}"
 
 
-def _is_local(request: Request) -> bool:
+def is_local(request: Request) -> bool:
     """Return whether the request comes directly from this machine to a loopback address, without a proxy or tunnel."""
     client = request.client.host if request.client else ""
     is_forwarded = any(name in request.headers for name in _PROXY_HEADERS)
@@ -202,7 +202,7 @@ def _is_loopback(host: str) -> bool:
 def _read_attempt(request: Request) -> AuthorizationRequest | None:
     try:
         return msgspec.json.decode(
-            base64.urlsafe_b64decode(request.cookies.get(_ATTEMPT_COOKIE, "")), type=AuthorizationRequest
+            base64.urlsafe_b64decode(request.cookies.get(ATTEMPT_COOKIE, "")), type=AuthorizationRequest
         )
     except (ValueError, msgspec.DecodeError, RecursionError):
         return None

@@ -40,7 +40,7 @@ _MAX_SEEN: Final = 64
 """Events that a cursor remembers; more than that within a minute may be returned twice."""
 _CURSOR: Final = struct.Struct(">q")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SLOTS: Final = ListenerSlots(MAX_WAITS)
+SLOTS: Final = ListenerSlots(MAX_WAITS)
 
 
 class FindEvents(EventQuery, frozen=True, kw_only=True):
@@ -258,7 +258,7 @@ async def wait_for_events(session: Session, request: WaitForEvents) -> dict[str,
         ),
         since,
     )
-    with _SLOTS.acquire() as has_slot:
+    with SLOTS.acquire() as has_slot:
         if not has_slot:
             raise LimitReached(f"{MAX_WAITS} calls are waiting for events already; try again later")
         events = await _poll(session, feed, seen, time.monotonic() + request.seconds)

@@ -62,7 +62,7 @@ class McpEndpoint:
         """Raise ApiError for a host that this server does not have, and for a page of another origin."""
         host, origin = headers.get("host", ""), headers.get("origin")
         public_url = self._app_context.settings.server.public_url or ""
-        if not (_is_local(host) or host in self._table.hosts or host == urlsplit(public_url).netloc):
+        if not (is_local(host) or host in self._table.hosts or host == urlsplit(public_url).netloc):
             text = "this host name is not one of this server; set server.public_url, or add it to mcp.hosts"
             raise ApiError(421, "unknown_host", text)
         is_own = origin is None or is_own_origin(origin, host, public_url) or origin in self._table.origins
@@ -125,7 +125,7 @@ def _build() -> "StreamableHTTPSessionManager":
     return StreamableHTTPSessionManager(server, json_response=True, stateless=True, max_request_body_size=_MAX_BODY)
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Return whether a host is localhost or an address: no name that a foreign page could let point here."""
     try:
         name = urlsplit(f"//{host}").hostname or ""

@@ -30,9 +30,9 @@ PendingRecord = tuple[bytes, "asyncio.Future[bool]"]
 HandBack = Callable[[Sequence[PendingRecord], BrokerUnavailable], None]
 
 _RECONNECT_S: Final = (0.1, 0.5, 1.0, 2.0)
-_MAX_PENDING: Final = 8192
+MAX_PENDING: Final = 8192
 _OPEN_TIMEOUT_S: Final = 2.0
-_REPEAT_S: Final = 1.0
+REPEAT_S: Final = 1.0
 """How long a series must stand still until its checkpoint is repeated, if its queue is empty."""
 _REPEAT_BEHIND_OTHERS_S: Final = 10.0
 """The same while messages wait in its queue, which may be those of others."""
@@ -129,7 +129,7 @@ class BrokerBuffer:
         elif len(payload) > MAX_RECORD_BYTES:
             size = f"of {len(payload):,} bytes is larger than a broker accepts ({MAX_RECORD_BYTES:,})"
             self._hand_back([(payload, durable)], BrokerUnavailable(f"an event {size}"))
-        elif len(self._pending) >= _MAX_PENDING:
+        elif len(self._pending) >= MAX_PENDING:
             self._hand_back([(payload, durable)], BrokerUnavailable("too many events are waiting to be published"))
         else:
             self._pending.append((payload, durable))
@@ -188,7 +188,7 @@ class BrokerBuffer:
             stands_s = time.monotonic() - series.moved_at
             is_lost = (
                 series.waiting
-                and stands_s >= _REPEAT_S
+                and stands_s >= REPEAT_S
                 and (stands_s >= _REPEAT_BEHIND_OTHERS_S or await self._queue_is_empty())
             )
             if series.checkpoint != last or is_lost:

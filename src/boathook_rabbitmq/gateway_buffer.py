@@ -19,7 +19,7 @@ ReadMarks = Callable[[Sequence[int]], Awaitable[Mapping[int, BufferMark]]]
 """Returns how far PostgreSQL has each series. Raises DatabaseError."""
 
 _POLL_S: Final = 0.02
-_LEAVE_AFTER_S: Final = 5.0
+LEAVE_AFTER_S: Final = 5.0
 """How long PostgreSQL may accept events while brokers that hold older ones are unavailable, until newer ones go first:
 after an election, a cut host or a restart, a cluster answers within this time."""
 _LOG = get_logger("buffer")
@@ -169,7 +169,7 @@ class BrokerFirstBuffer:
             return False
         await self._publish_checkpoints()
         has_more = self.broker.note_stored(await self._read_marks(series))
-        if self.broker.unavailable_s >= _LEAVE_AFTER_S and self.broker.waiting:
+        if self.broker.unavailable_s >= LEAVE_AFTER_S and self.broker.waiting:
             _LOG.warning(
                 "buffer_left_behind",
                 events=self.broker.leave_behind(),

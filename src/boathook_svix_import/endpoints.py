@@ -119,7 +119,7 @@ class EndpointImporter:
 
     async def _write(self, remote: RemoteEndpoint, label: str, draft: Report) -> None:
         values, headers = read_endpoint(remote.wire), read_headers(remote)
-        desired = _DesiredEndpoint(*values.value, headers.value, self._secret(remote))
+        desired = DesiredEndpoint(*values.value, headers.value, self._secret(remote))
         draft.add_not_moved(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(desired.new)})
         endpoint = self._known.get(remote.id) or self._others.get(desired.new.uid)
         if endpoint is None:
@@ -154,7 +154,7 @@ class EndpointImporter:
             raise InvalidValue(f"it is not the private key of {remote.secret}", "--secrets", remote.id)
         return configured
 
-    async def _create(self, remote: RemoteEndpoint, desired: "_DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
+    async def _create(self, remote: RemoteEndpoint, desired: "DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
         """Create an endpoint; return it, and why fields were not imported."""
         reasons = _reasons_to_disable(remote, has_secret=desired.secret is not None)
         secret = desired.secret
@@ -172,7 +172,7 @@ class EndpointImporter:
         return created, reasons | _hidden(remote, {}) | _unsupported_code(remote)
 
     async def _update(
-        self, remote: RemoteEndpoint, endpoint: Endpoint, desired: "_DesiredEndpoint"
+        self, remote: RemoteEndpoint, endpoint: Endpoint, desired: "DesiredEndpoint"
     ) -> tuple[list[str], dict[str, str]]:
         """Update the fields that differ; return their names, and why other fields were not imported."""
         at = (self._work, self._application, endpoint.shown_id)
@@ -198,7 +198,7 @@ class EndpointImporter:
         # An endpoint that boathook disabled because its receiver fails must not be enabled by every import.
         return not self._options.is_disabled and endpoint.disabled_because in {None, "manual"}
 
-    async def _changes(self, endpoint: Endpoint, desired: "_DesiredEndpoint") -> dict[str, Any]:
+    async def _changes(self, endpoint: Endpoint, desired: "DesiredEndpoint") -> dict[str, Any]:
         """Return the values that differ from the endpoint's."""
         changes = {}
         for name in desired.names:
@@ -216,7 +216,7 @@ class EndpointImporter:
         return changes
 
 
-class _DesiredEndpoint(RedactedStruct, frozen=True):
+class DesiredEndpoint(RedactedStruct, frozen=True):
     """The desired values of an endpoint."""
 
     hidden_fields: ClassVar[frozenset[str]] = frozenset({"headers", "secret"})

@@ -83,7 +83,7 @@ def test_the_figures_of_the_capacity_page_are_measured():
 
 @pytest.mark.parametrize("name", ["buffer", "capacity", "lane"])
 def test_missing_rabbitmq_error_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
+    monkeypatch.setattr(rabbitmq, "PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt-get install rabbitmq-server"):
         run(name, seconds=0.5, events=0, database_url="")

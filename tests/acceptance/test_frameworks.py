@@ -183,7 +183,7 @@ class TestDjango:
         hook.on(source, name="paid")(lambda event: None)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(apps, "hook", hook)
-        monkeypatch.setattr(apps, "_is_postgresql", lambda: is_postgresql)
+        monkeypatch.setattr(apps, "is_postgresql", lambda: is_postgresql)
         if text is not None:
             (tmp_path / "boathook.toml").write_text(text)
         messages = apps.check_project()

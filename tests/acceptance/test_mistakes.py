@@ -528,8 +528,8 @@ def test_the_error_names_the_problem_and_the_fix(
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(supervisor, "_BIND_S", 0.0)
+    monkeypatch.setattr(supervisor, "BIND_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = config.load(None, {"server.bind": f"127.0.0.1:{other.getsockname()[1]}"})
         with pytest.raises(ConfigError, match=r"server\.bind: .*another process.*--port or server\.bind"):
-            supervisor._bind(settings)
+            supervisor.bind(settings)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from boathook.config.packages import own_packages
-from boathook.delivery.dispatcher import _OUTCOMES as SENDS
+from boathook.delivery.dispatcher import OUTCOMES as SENDS
 from boathook.observability import DASHBOARDS, prometheus_rules
 from boathook.observability.metrics import METRICS, TABLE, MetricKind
 from scripts import write_dashboards, write_docs

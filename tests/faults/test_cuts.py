@@ -218,7 +218,7 @@ async def test_the_kernel_closes_an_unacknowledged_connection(island: Island, mo
 async def test_without_socket_timeouts_such_a_connection_hangs(island: Island, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
-    monkeypatch.setattr(connection_module, "_SOCKET_OPTIONS", ())
+    monkeypatch.setattr(connection_module, "SOCKET_OPTIONS", ())
     async with open_database(island.url) as database:
         await database.fetchval("select 1")
         island.pull()

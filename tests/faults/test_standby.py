@@ -153,7 +153,7 @@ async def test_a_cancelled_commit_is_visible_without_the_standby(
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(connection.SafeConnection, "_cancel_current_command", _CANCEL)
-    monkeypatch.setattr(server_monitor, "_MAX_COMMIT_S", 3600.0)  # otherwise the connection is closed before
+    monkeypatch.setattr(server_monitor, "MAX_COMMIT_S", 3600.0)  # otherwise the connection is closed before
     standby.pause()
     assert await send(shop) == 503
     assert messages(own_server.url) == ["one"]

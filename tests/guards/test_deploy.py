@@ -425,9 +425,9 @@ class TestKubernetes:
         policy = next(one for _, one in RESOURCES if one["metadata"].get("name") == "boathook-strangers")
         blocks = [one["ipBlock"] for one in policy["spec"]["egress"][0]["to"]]
         shut = {ip_network(one) for block in blocks for one in block["except"]}
-        assert [ip_network(block["cidr"]) for block in blocks] == [ip_network("0.0.0.0/0"), addresses._PUBLIC_6]
-        denied_6 = {network for network, _ in addresses._DENIED_6 if network.subnet_of(addresses._PUBLIC_6)}
-        assert shut == {network for network, _ in addresses._DENIED_4} | denied_6
+        assert [ip_network(block["cidr"]) for block in blocks] == [ip_network("0.0.0.0/0"), addresses.PUBLIC_6]
+        denied_6 = {network for network, _ in addresses.DENIED_6 if network.subnet_of(addresses.PUBLIC_6)}
+        assert shut == {network for network, _ in addresses.DENIED_4} | denied_6
 
     def test_its_settings_are_valid_and_their_secrets_listed(self, tmp_path):
         toml = (KUBERNETES / "base/boathook.toml").read_text()

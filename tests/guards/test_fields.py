@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from boathook.api.applications import ApplicationOut
 from boathook.api.event_types import EventTypeOut
-from boathook.cli.endpoints import _SETTINGS as ENDPOINT_OPTIONS
+from boathook.cli.endpoints import SETTINGS as ENDPOINT_OPTIONS
 from boathook.config.sources import FIELDS
 from boathook.providers import RECIPES
 from boathook.service.catalogue import applications, event_types

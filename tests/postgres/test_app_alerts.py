@@ -10,7 +10,7 @@ import pytest
 from boathook import AlertReading, Boathook, Dead, Event, SyncTransaction, Transaction
 from boathook.alerts.service import AlertService
 from boathook.db.database import Database
-from boathook.delivery.keeper import Keeper, _alert_checks
+from boathook.delivery.keeper import Keeper, alert_checks
 from boathook.domain.errors import ConfigError, HandlerMisuse
 from boathook.observability import meters
 from boathook.service.app_platform import AppPlatform, open_platform
@@ -275,7 +275,7 @@ class TestCheck:
             rows = await tx.fetch("select id, hours from booking order by id")
             return [AlertReading(row["id"], row["hours"], {"client": "Anna"}) for row in rows]
 
-        async with open_harness(db, settings_with(hook, receiver), _alert_checks([hook])) as harness:
+        async with open_harness(db, settings_with(hook, receiver), alert_checks([hook])) as harness:
             for id, hours in late.items():
                 await db.execute("insert into booking values ($1, $2)", id, hours)
             await harness.evaluate()  # without a result nothing changes
@@ -295,7 +295,7 @@ class TestCheck:
             return next(results)
 
         meters.reset()
-        async with open_harness(db, settings_with(hook, receiver), _alert_checks([hook])) as harness:
+        async with open_harness(db, settings_with(hook, receiver), alert_checks([hook])) as harness:
             for failures in (0, 1, 2):
                 await harness.checks.run_once("shop.late")
                 await harness.evaluate()
@@ -312,7 +312,7 @@ class TestCheck:
         async def bookings(tx: Transaction) -> list[AlertReading]:
             return [AlertReading("7", float("nan"))]
 
-        async with open_harness(db, settings_with(hook, receiver), _alert_checks([hook])) as harness:
+        async with open_harness(db, settings_with(hook, receiver), alert_checks([hook])) as harness:
             await harness.checks.run_once("shop.late")
             assert harness.checks.latest("shop.late", 60) is None
 

@@ -93,7 +93,7 @@ async def test_processes_that_start_together_apply_each_file_once(pg_url: str, f
 
 async def test_without_the_lock_migrations_collide(pg_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: the same, where the lock locks nothing."""
-    monkeypatch.setattr(migrations, "_TRY_LOCK", "select 1")
+    monkeypatch.setattr(migrations, "TRY_LOCK", "select 1")
     (folder / "0001_first.sql").write_text(f"{FIRST} select pg_sleep(0.3)")
     done = await asyncio.gather(*(migrate(pg_url, [("shelf", folder)]) for _ in range(5)), return_exceptions=True)
     assert any(isinstance(one, DatabaseError) for one in done)

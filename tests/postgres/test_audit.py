@@ -42,7 +42,7 @@ async def test_rows_are_sealed_one_after_the_other_and_the_chain_holds(db: Datab
 async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(integrity, "_AUDIT_PAGE", 3)
+    monkeypatch.setattr(integrity, "AUDIT_PAGE", 3)
     await note(db, 11)
     await audit.seal(db)
     assert await broken(db) == []
@@ -75,7 +75,7 @@ async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
 async def test_any_change_to_sealed_rows_is_detected_permanently(
     db: Database, monkeypatch: pytest.MonkeyPatch, page: int, deed: str
 ):
-    monkeypatch.setattr(integrity, "_AUDIT_PAGE", page)
+    monkeypatch.setattr(integrity, "AUDIT_PAGE", page)
     await note(db, 6)
     await audit.seal(db)
     assert await broken(db) == []

@@ -353,7 +353,7 @@ class TestBrokerAway:
     async def test_newer_events_are_stored_first_while_the_broker_is_down(
         self, db: Database, access: BrokerAccess, wire: Proxy, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(gateway_buffer, "_LEAVE_AFTER_S", 0.5)
+        monkeypatch.setattr(gateway_buffer, "LEAVE_AFTER_S", 0.5)
         gateway = Gateway(db, through(access, wire, 2.0), confirm_s=0.5)
         async with running(gateway):
             gateway.store.is_away = True
@@ -583,7 +583,7 @@ class TestLoss:
     async def test_mutant_without_a_repetition_they_are_not(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("boathook_rabbitmq.buffer._REPEAT_S", 1e9)
+        monkeypatch.setattr("boathook_rabbitmq.buffer.REPEAT_S", 1e9)
         async with running(Gateway(db, access), drains=False) as gateway:
             await gateway.accept_while_away("a", "b", "c")
             await take_out(access, QUEUE, 3)
@@ -596,7 +596,7 @@ class TestLoss:
     async def test_a_checkpoint_is_not_repeated_behind_messages(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("boathook_rabbitmq.buffer._REPEAT_S", 0.0)
+        monkeypatch.setattr("boathook_rabbitmq.buffer.REPEAT_S", 0.0)
         async with running(Gateway(db, access), drains=False) as gateway:
             await gateway.accept_while_away("a")
             looks = gateway.looks
@@ -609,7 +609,7 @@ class TestLoss:
     async def test_the_checkpoint_of_what_was_left_behind_is_repeated_too(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("boathook.ingest.intake._ADOPT_INTERVAL_S", 0.05)
+        monkeypatch.setattr("boathook.ingest.intake.ADOPT_INTERVAL_S", 0.05)
         async with running(Gateway(db, access), drains=False) as gateway:
             gateway.store.is_away = True
             await gateway.accept("a", "b")
@@ -732,7 +732,7 @@ async def test_a_checkpoint_keeps_when_the_last_event_was_accepted(db: Database)
 
 
 async def test_events_beyond_those_that_may_wait_are_handed_back(access: BrokerAccess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook_rabbitmq.buffer._MAX_PENDING", 2)
+    monkeypatch.setattr("boathook_rabbitmq.buffer.MAX_PENDING", 2)
     handed: list[bytes] = []
     buffer = BrokerBuffer(
         access,

@@ -547,7 +547,7 @@ async def test_of_equal_ids_in_one_outage_the_first_is_stored(
 async def test_a_batch_with_many_deliveries_is_stored_in_several_commits(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_store, "_MAX_DELIVERIES", 4)
+    monkeypatch.setattr(message_store, "MAX_DELIVERIES", 4)
     for _ in range(2):
         await gateway.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
     await gateway.cut()
@@ -651,9 +651,9 @@ def let_pass(monkeypatch: pytest.MonkeyPatch, *, wall: float = 0.0, monotonic: f
     """Let so many seconds pass from now on by one of the copy's clocks."""
 
     def now() -> Any:
-        return access_copy._Moment(time.time() + wall, time.monotonic() + monotonic)
+        return access_copy.Moment(time.time() + wall, time.monotonic() + monotonic)
 
-    monkeypatch.setattr(access_copy._Moment, "now", staticmethod(now))
+    monkeypatch.setattr(access_copy.Moment, "now", staticmethod(now))
 
 
 async def revoke(gateway: Gateway) -> None:
@@ -980,7 +980,7 @@ class TestFile:
             return await pages(connection, below, limit=limit)
 
         async def names() -> set[str]:
-            gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+            gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
             assert await gateway.access._read()
             return {name for _, name in gateway.access._targets.by_name if not name.startswith("app_")}
 
@@ -1008,7 +1008,7 @@ class TestFile:
         monkeypatch.setattr(access_copy, "MAX_TARGETS", 3)
         for uid in "abcd":
             await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
-        gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+        gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
         assert await gateway.access._read()
         assert {one.target.uid for one in gateway.access._targets.by_id.values()} == {"b", "c", "d"}
 
@@ -1016,17 +1016,17 @@ class TestFile:
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         threads: list[int] = []
-        encode_copy = access_copy._encode
+        encode_copy = access_copy.encode
 
         def noted(*args: Any) -> str:
             threads.append(threading.get_ident())
             return encode_copy(*args)
 
-        monkeypatch.setattr(access_copy, "_encode", noted)
-        monkeypatch.setattr(access_copy, "_PAGE", 2)
+        monkeypatch.setattr(access_copy, "encode", noted)
+        monkeypatch.setattr(access_copy, "PAGE", 2)
         for uid in "abcde":
             await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
-        gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+        gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
         assert await gateway.access._read()
         await gateway.access._save()
         assert threads
@@ -1064,8 +1064,8 @@ class TestFile:
         assert await gateway.stored() == [message["id"]]
 
     async def test_it_follows_changes(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(access_copy, "_KEYS_INTERVAL_S", 0.01)
-        monkeypatch.setattr(access_copy, "_TARGETS_INTERVAL_S", 0.0)
+        monkeypatch.setattr(access_copy, "KEYS_INTERVAL_S", 0.01)
+        monkeypatch.setattr(access_copy, "TARGETS_INTERVAL_S", 0.0)
         following = asyncio.create_task(gateway.access.follow(gateway.api.context.database))
         await gateway.api.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
 
@@ -1086,7 +1086,7 @@ class TestFile:
 async def plant(gateway: Gateway, folder: Path, box: SecretBox) -> int:
     """Add a key to the file, encrypted by *box*; return the status of a message that is published with it."""
     written = AccessCopy(folder / FILE_NAME, box, HOUR_S)
-    written._targets, written._confirmed = gateway.access._targets, access_copy._Moment.now()
+    written._targets, written._confirmed = gateway.access._targets, access_copy.Moment.now()
     sha256 = hash_token("bhk_planted")
     written._keys = {sha256: PublishingKey(sha256, ids.make(1, 1), "default", None)}
     written._is_changed = True

@@ -220,20 +220,20 @@ async def test_concurrent_migrations_build_in_turn(url: str):
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_waiting_in_a_lock_statement_blocks_the_build(url: str, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: a lock statement holds a snapshot, which blocks the build."""
-    taken = migrations._TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
+    taken = migrations.TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
         "select ", "select true from "
     )
-    monkeypatch.setattr(migrations, "_TRY_LOCK", taken)
-    monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "60s")
-    monkeypatch.setattr(concurrent_indexes, "_LOCK_TIMEOUT", "2s")
-    monkeypatch.setattr(concurrent_indexes, "_MAX_TRIES", 1)
+    monkeypatch.setattr(migrations, "TRY_LOCK", taken)
+    monkeypatch.setattr(migrations, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(concurrent_indexes, "LOCK_TIMEOUT", "2s")
+    monkeypatch.setattr(concurrent_indexes, "MAX_TRIES", 1)
     assert any(isinstance(one, DatabaseError) for one in await migrated_together(url))
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_the_session_blocking_a_build_is_reported(url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(concurrent_indexes, "_LOCK_TIMEOUT", "2s")
-    monkeypatch.setattr(concurrent_indexes, "_LOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr(concurrent_indexes, "LOCK_TIMEOUT", "2s")
+    monkeypatch.setattr(concurrent_indexes, "LOG_INTERVAL_S", 0.05)
     async with held(url, READ):
         with pytest.raises(DatabaseUnavailable) as refusal:
             await migrate(url)

@@ -13,7 +13,7 @@ async def questions(url: str) -> list[str]:
     opened = await connect(url)
     try:
         with opened.query_logger(lambda record: sent.append(record.query)):
-            for name in connection._ARRAY_TYPES:
+            for name in connection.ARRAY_TYPES:
                 assert await opened.fetchval(f"select $1::{name}[]", []) == []
     finally:
         await opened.close()
@@ -25,9 +25,9 @@ async def test_its_arrays_are_known_from_the_start(pg_url: str) -> None:
 
 
 async def test_mutant_without_codecs_the_driver_queries_the_types(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_ARRAY_CODECS", [])
+    monkeypatch.setattr(connection, "ARRAY_CODECS", [])
     asked = [query for query in await questions(pg_url) if "typeinfo_tree" in query]
-    assert len(asked) == len(connection._ARRAY_TYPES)
+    assert len(asked) == len(connection.ARRAY_TYPES)
 
 
 async def test_array_type_oids_match_the_server(pg_url: str) -> None:
@@ -35,11 +35,11 @@ async def test_array_type_oids_match_the_server(pg_url: str) -> None:
     try:
         rows = await opened.fetch(
             "select typname, typarray, oid, typdelim from pg_type where typname = any ($1)",
-            list(connection._ARRAY_TYPES),
+            list(connection.ARRAY_TYPES),
         )
     finally:
         await opened.close()
-    assert {row["typname"]: (row["typarray"], row["oid"]) for row in rows} == connection._ARRAY_TYPES
+    assert {row["typname"]: (row["typarray"], row["oid"]) for row in rows} == connection.ARRAY_TYPES
     assert {row["typdelim"] for row in rows} == {b","}
 
 

@@ -166,7 +166,7 @@ async def test_a_truncated_export_continues_where_it_ended(store: Store, anna: P
 
 async def test_an_export_that_ends_at_its_size_is_complete(store: Store, anna: PageClient, monkeypatch):
     await put(store, "large", body=b'{"n":1}')
-    monkeypatch.setattr(search, "_MAX_EXPORTED_BYTES", 1)
+    monkeypatch.setattr(search, "MAX_EXPORTED_BYTES", 1)
     page = await anna.submit_form("/console/events/download/jsonl", {}, on="/console/events", status=200)
     assert "truncated" not in page.text
 

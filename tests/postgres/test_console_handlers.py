@@ -88,7 +88,7 @@ async def test_a_handler_has_its_figures_queue_breaker_and_latest_failures(vera:
 
     page = await vera.get_page("/console/handlers/charge")
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
-    waits_for = await operations._find_obstacle(db, "handler:charge")
+    waits_for = await operations.find_obstacle(db, "handler:charge")
     assert re.search(r"^the circuit breaker of crm is open: paused, next probe in 2[34]\d s; it runs once", waits_for)
     assert re.search(r"The circuit breaker of crm is open \(paused, next probe in 2[34]\d s\)", text)
     for shown in (page, await vera.get_page("/console/handlers")):

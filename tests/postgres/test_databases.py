@@ -52,7 +52,7 @@ def add_row(connection: Connection, table: Table) -> None:
 
 
 def contents(connection: Connection) -> dict[Table, bytes]:
-    tables = connection.execute(databases._LEAVES).fetchall()
+    tables = connection.execute(databases.LEAVES).fetchall()
     return {table: databases.dump(connection, table) for table in tables}
 
 

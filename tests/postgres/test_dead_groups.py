@@ -165,7 +165,7 @@ async def test_groups_are_found_by_recipient_and_code(dead_letters: DeadLetterSt
 
 async def test_a_group_list_is_limited_and_marked_as_cut(dead_letters: DeadLetterStore, monkeypatch):
     monkeypatch.setattr(dead_letter_groups, "MAX_GROUPS", 2)
-    monkeypatch.setattr(dead_letter_groups, "_MAX_RECENT", 1)
+    monkeypatch.setattr(dead_letter_groups, "MAX_RECENT", 1)
     await dead_letters.add_dead("one", "two", "three", "four", "five")
     groups, is_cut = await dead_letter_groups.list_groups(dead_letters.db)
     assert is_cut

@@ -24,7 +24,7 @@ from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Stored
 from boathook.ingest.intake import Intake
 from boathook.ingest.sources import checked_days_by_source, follow_sources
-from boathook.ingest.spool_records import UNROUTED, _Plain, decode, encode
+from boathook.ingest.spool_records import UNROUTED, Plain, decode, encode
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
@@ -204,7 +204,7 @@ def test_a_record_keeps_the_object_and_an_earlier_version_reads_it():
     made = change("a")
     record = encode(made)
     assert decode(record).object_hash == made.object_hash
-    earlier = msgspec.msgpack.Decoder(_Plain).decode(record[1:])
+    earlier = msgspec.msgpack.Decoder(Plain).decode(record[1:])
     assert (earlier.id, earlier.dedup_key) == (made.id, "a")
     assert decode(encode(replace(made, object_hash=None))).object_hash is None
 

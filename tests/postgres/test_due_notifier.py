@@ -126,7 +126,7 @@ class TestSender:
     """Senders that poll once an hour."""
 
     async def test_claims_for_a_known_endpoint_without_a_scan(self, db: Database, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
+        monkeypatch.setattr(endpoint_queues, "LIMITS_AGE_S", 3600.0)
         looks = self.count_searches(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
@@ -194,7 +194,7 @@ class TestSender:
             await wait_for_states(db, succeeded=1)
 
     async def test_reads_the_limits_again_after_a_while(self, db: Database, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 0.0)
+        monkeypatch.setattr(endpoint_queues, "LIMITS_AGE_S", 0.0)
         looks = self.count_searches(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
@@ -207,7 +207,7 @@ class TestSender:
     async def test_reads_the_limits_again_once_the_endpoint_has_changed(
         self, db: Database, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
+        monkeypatch.setattr(endpoint_queues, "LIMITS_AGE_S", 3600.0)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db) as sender:

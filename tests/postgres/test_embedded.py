@@ -220,7 +220,7 @@ async def test_as_root_binaries_below_a_closed_folder_are_copied_once(
 ) -> None:
     shared = Path(tempfile.mkdtemp(prefix="boathook-test-"))
     shared.chmod(0o755)
-    monkeypatch.setattr(embedded, "_SHARED_ROOT", shared)
+    monkeypatch.setattr(embedded, "SHARED_ROOT", shared)
     package = embedded._wheel().parent
     for folder in package.parent.glob(f"{package.name}*"):
         shutil.copytree(folder, closed_dir / folder.name, ignore=shutil.ignore_patterns("include"))
@@ -357,14 +357,14 @@ async def test_no_child_process_is_left(data_dir: Path) -> None:
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_an_interrupted_creation_is_restarted(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = embedded._ServerLayout.call
+    call = embedded.ServerLayout.call
 
     def interrupted(site: object, program: str, *args: str, text: str | None = None) -> object:
         if program == "postgres" and "--single" in args:
             raise KeyboardInterrupt
         return call(site, program, *args, text=text)
 
-    monkeypatch.setattr(embedded._ServerLayout, "call", interrupted)
+    monkeypatch.setattr(embedded.ServerLayout, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         embedded.EmbeddedServer._start(data_dir, print)
     assert not (data_dir / "postgres" / "data").exists()
@@ -413,16 +413,16 @@ async def test_data_of_another_major_version_is_refused(data_dir: Path) -> None:
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
-    monkeypatch.setattr(embedded, "_POLL_S", 0.0)
+    monkeypatch.setitem(embedded.SETTINGS, "shared_buffers", "nonsense")
+    monkeypatch.setattr(embedded, "POLL_S", 0.0)
     with pytest.raises(DatabaseUnavailable, match="shared_buffers"):
         await EmbeddedServer.start(data_dir)
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_failed_start_releases_its_lock(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
-    monkeypatch.setattr(embedded, "_POLL_S", 0.0)
+    monkeypatch.setitem(embedded.SETTINGS, "shared_buffers", "nonsense")
+    monkeypatch.setattr(embedded, "POLL_S", 0.0)
     with pytest.raises(DatabaseUnavailable):
         await EmbeddedServer.start(data_dir)
     with (data_dir / "postgres" / "holders.lock").open("a") as lock:

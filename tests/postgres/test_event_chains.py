@@ -227,7 +227,7 @@ async def test_retention_of_the_first_event_leaves_its_id(db, hook):
 
 async def test_retention_drops_causes_with_their_events(db, hook):
     await die(db, hook, "17")
-    assert "event_cause" in maintenance._TIME_COLUMNS
+    assert "event_cause" in maintenance.TIME_COLUMNS
     names = await db.fetch("select relname from pg_class where relname like 'event_cause_2%' and relkind = 'r'")
     assert len(names) >= 4
     assert await db.fetchval("select count(*) from boathook.event_cause_default") == 0

@@ -172,7 +172,7 @@ class TestRun:
             async with session.transaction():
                 yield
 
-        monkeypatch.setattr(runs, "_rolled_back", kept)
+        monkeypatch.setattr(runs, "rolled_back", kept)
         hook = Boathook()
         recording(hook)
         await run(hook, paid(), session=connection)

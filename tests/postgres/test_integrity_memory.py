@@ -67,7 +67,7 @@ class Memory:
         arguments = [self.id_of(first), self.id_of(last), [self.id_of(1)], [await self.key_of(1)], [], [], 30.0]
         async with self.db.acquire() as connection, connection.transaction():
             await connection.execute(integrity.SQL["prepare_look"])
-            sql = "explain (analyze, buffers, format json) " + integrity._range_query(invariants.DEDUP_MEMORY)
+            sql = "explain (analyze, buffers, format json) " + integrity.range_query(invariants.DEDUP_MEMORY)
             plan = await connection.fetchval(sql, *arguments)
             return _pages(plan), await connection.fetchval(CHORES["measure_dedup"])
 
@@ -200,7 +200,7 @@ async def test_the_same_index_finds_expired_keys(memory: Memory):
 def fitted(rows: int, *, fixed_s: float, each_s: float, looks: int = 40) -> list[int]:
     """Return the range sizes for queries that take *fixed_s* and *each_s* per row."""
     walk = replace(invariants.DEDUP_MEMORY, rows=rows)
-    size, sizes = integrity._RangeSize(walk), []
+    size, sizes = integrity.RangeSize(walk), []
     for _ in range(looks):
         size.fit(fixed_s + each_s * size.rows)
         sizes.append(size.rows)
@@ -223,7 +223,7 @@ def test_the_range_size_balances_fixed_and_row_costs():
 
 
 def test_one_slow_query_does_not_keep_ranges_large():
-    size = integrity._RangeSize(invariants.DEDUP_MEMORY)
+    size = integrity.RangeSize(invariants.DEDUP_MEMORY)
     for took in (5.0, 0.01, 5.0, 0.01):
         size.fit(took)
     for _ in range(20):

@@ -65,7 +65,7 @@ async def test_a_late_commit_with_an_older_id_is_emitted(db: Database):
 
 async def test_mutant_without_the_overlap_such_an_event_is_missed(db: Database, monkeypatch):
     monkeypatch.setattr(event_feed, "OVERLAP", timedelta(0))
-    monkeypatch.setattr(event_feed, "_RECENT_WINDOW", timedelta(0))
+    monkeypatch.setattr(event_feed, "RECENT_WINDOW", timedelta(0))
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made("younger", NOW + timedelta(seconds=40))])
     assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
@@ -91,7 +91,7 @@ async def test_a_poll_is_bounded_in_events_and_time(db: Database):
 
 
 async def test_a_busy_minute_is_emitted_completely(db: Database, monkeypatch):
-    monkeypatch.setattr(event_feed, "_MAX_IDS", 7)
+    monkeypatch.setattr(event_feed, "MAX_IDS", 7)
     wanted = [made(f"k{n:02}", NOW + timedelta(milliseconds=10 * n)) for n in range(40)]
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append(wanted)
@@ -231,7 +231,7 @@ async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
             told.append(event)
 
     tail = _FailingFeed(5)
-    telling = api_listening._EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, "127.0.0.1", Log())
+    telling = api_listening.EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, "127.0.0.1", Log())
     for _ in range(6):
         assert await telling._poll() == ([], False)
     assert told == ["listening_paused"]
@@ -277,7 +277,7 @@ async def test_the_caught_up_time_advances_without_events(db: Database):
 
 
 async def test_a_multi_query_sweep_misses_no_late_commit(db: Database, monkeypatch):
-    monkeypatch.setattr(event_feed, "_MAX_IDS", 30)
+    monkeypatch.setattr(event_feed, "MAX_IDS", 30)
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made(f"k{n:02}", NOW + timedelta(milliseconds=n)) for n in range(40)])
     events, _ = await tail.poll(NOW + timedelta(seconds=1))

@@ -148,7 +148,7 @@ async def test_mutant_without_the_delivery_check_a_dead_letter_loses_its_event(
 
 
 async def test_old_events_are_deleted_in_batches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_BATCH", 3)
+    monkeypatch.setattr(maintenance, "BATCH", 3)
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
     for _ in range(10):
@@ -261,7 +261,7 @@ async def test_future_partitions_are_created_after_a_long_pause(db: Database) ->
 
 
 async def test_too_many_strays_stay_and_nothing_breaks(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_MAX_MOVED_ROWS", 1)
+    monkeypatch.setattr(maintenance, "MAX_MOVED_ROWS", 1)
     for name in await partitions(db, "event"):
         if not name.endswith("default"):
             await db.execute(f"drop table boathook.{name}")
@@ -281,7 +281,7 @@ async def test_old_strays_are_dropped_where_they_are(db: Database) -> None:
 
 
 async def test_only_expired_keys_are_deleted(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_BATCH", 4)
+    monkeypatch.setattr(maintenance, "BATCH", 4)
     await db.execute(
         "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
         " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() + make_interval(mins => case when n <= 11 then -1 else 1 end)"
@@ -297,7 +297,7 @@ async def test_only_expired_keys_are_deleted(db: Database, monkeypatch: pytest.M
 async def test_a_large_memory_of_keys_is_covered_over_many_rounds(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_MAX_PAGES", 4)
+    monkeypatch.setattr(maintenance, "MAX_PAGES", 4)
     await db.execute(
         "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
         " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() - interval '1 day' from generate_series(1, 1500) n"
@@ -477,7 +477,7 @@ async def test_expired_content_is_deleted_without_pending_deliveries(db: Databas
 async def test_content_is_deleted_in_batches_except_during_a_replay(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_BATCH", 4)
+    monkeypatch.setattr(maintenance, "BATCH", 4)
     events = [await add_event(db, NOW) for _ in range(9)]
     await db.execute("update boathook.event set content_until = now() - interval '1 s'")
     async with db.transaction() as connection:

@@ -188,7 +188,7 @@ async def test_own_hosts_and_origins_are_accepted(db: Database):
 async def test_without_the_check_a_foreign_host_would_be_seen(
     context: AppContext, writing: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(http, "_is_local", lambda _host: True)
+    monkeypatch.setattr(http, "is_local", lambda _host: True)
     assert (await ask(writing, await make_token(context), host="evil.example")).status_code == 400
 
 
@@ -307,7 +307,7 @@ async def test_an_event_is_waited_for_once(tools: Tools, store: Store):
 
 
 async def test_few_calls_wait_at_a_time(tools: Tools, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_SLOTS", event_feed.ListenerSlots(0))
+    monkeypatch.setattr(events, "SLOTS", event_feed.ListenerSlots(0))
     with pytest.raises(ToolFailed, match="waiting for events already"):
         await tools.call("wait_for_events", seconds=0)
 

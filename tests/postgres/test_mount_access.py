@@ -303,7 +303,7 @@ async def test_a_wrong_first_message_closes_the_websocket(db, message: str):
 
 
 async def test_a_websocket_that_sends_no_token_is_closed(db, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mount_access, "_FIRST_MESSAGE_S", 0.05)
+    monkeypatch.setattr(mount_access, "FIRST_MESSAGE_S", 0.05)
     socket = Socket(MountClient(db))
     assert await socket.closed() == 1008
     assert socket.client.seen == []

@@ -94,7 +94,7 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "MAX_FREE_RETRIES", 2)
-    monkeypatch.setattr(policy, "_OUTAGE_FIRST_S", 0.01)
+    monkeypatch.setattr(policy, "OUTAGE_FIRST_S", 0.01)
     hook, other = Boathook(), []
 
     @hook.on("shop", retry=RetryPolicy(first_s=0.01, max_attempts=2))

@@ -468,7 +468,7 @@ async def test_an_application_that_cannot_be_stored_leaves_the_transaction_usabl
 
 
 async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "_MAX_ROUTES", 100)
+    monkeypatch.setattr(outbox_module, "MAX_ROUTES", 100)
     acme, outbox = await add_application(db, "acme"), Outbox()
     endpoint = await add_endpoint(db, acme)
     for number in range(30):

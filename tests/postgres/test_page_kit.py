@@ -31,7 +31,7 @@ from boathook_pages.languages import Languages
 from boathook_pages.sign_in import SignIn, User
 
 BASE = "http://desk.example"
-SLOW_HASHER = passwords._HASHER
+SLOW_HASHER = passwords.HASHER
 PASSWORD = "correct horse battery"
 TRANSLATIONS = """
 msgid ""
@@ -141,7 +141,7 @@ def declare(folder: Path, setting: str = "auto", **options: Any) -> tuple[Boatho
 
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+    monkeypatch.setattr(passwords, "HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ async def test_a_wrong_name_or_password_opens_no_session(desk: Desk, name: str, 
 
 
 async def test_an_unknown_name_takes_as_long_as_a_known_one(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(passwords, "_HASHER", SLOW_HASHER)
+    monkeypatch.setattr(passwords, "HASHER", SLOW_HASHER)
     await desk.add("anna")
     compared: list[str] = []
 
@@ -305,7 +305,7 @@ async def test_an_unknown_name_takes_as_long_as_a_known_one(desk: Desk, monkeypa
         compared.append(known)
         return SLOW_HASHER.verify(known, given)
 
-    monkeypatch.setattr(passwords, "_HASHER", SimpleNamespace(verify=compare))
+    monkeypatch.setattr(passwords, "HASHER", SimpleNamespace(verify=compare))
     async with desk.browser() as browser:
         await log_in(browser, "anna", "wrong horse battery")
         await log_in(browser, "berta", "wrong horse battery")

@@ -180,7 +180,7 @@ async def test_messages_at_the_same_time_share_a_commit(api: ApiClient, db: Data
     assert await balances(db)
 
 
-DELIVERY = group_publisher._DELIVERY_WEIGHT
+DELIVERY = group_publisher.DELIVERY_WEIGHT
 
 
 @pytest.mark.parametrize(

@@ -490,7 +490,7 @@ async def test_a_lying_redis_neither_closes_nor_opens_a_gateway(lie: str, source
 
 
 async def test_mutant_without_the_floor_a_liar_closes_it(source: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook.ingest.source_rate._Floor.wait_s", lambda *_: 1.0)
+    monkeypatch.setattr("boathook.ingest.source_rate.Floor.wait_s", lambda *_: 1.0)
     assert await passed_with_a_liar(LIES["nothing"], source) == 0
 
 

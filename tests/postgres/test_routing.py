@@ -272,7 +272,7 @@ class TestRoute:
         assert (await store.route()).added == 1
 
     async def test_large_bodies_are_read_a_few_at_a_time(self, store: RoutingStore, monkeypatch):
-        monkeypatch.setattr(rerouting, "_MAX_BYTES", 100)
+        monkeypatch.setattr(rerouting, "MAX_BYTES", 100)
         for number in range(5):
             await store.receive(f"e{number}", body=json.dumps({"amount": number, "text": "x" * 60}).encode())
         await register(store.db, "shop", [to("pay", filter={"body": {"amount": {"gt": 1}}})])
@@ -325,7 +325,7 @@ class TestConcurrentRerouting:
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("pay")])
         calls = []
-        note = rerouting._record
+        note = rerouting.record
 
         async def break_down(*args):
             calls.append(1)
@@ -333,7 +333,7 @@ class TestConcurrentRerouting:
                 raise DatabaseError("the connection is gone")
             return await note(*args)
 
-        monkeypatch.setattr(rerouting, "_record", break_down)
+        monkeypatch.setattr(rerouting, "record", break_down)
         with pytest.raises(DatabaseError):
             await store.route()
         assert await store.one("select count(*) from boathook.delivery") == 2
@@ -437,14 +437,14 @@ class TestRegistration:
 
     async def test_mutant_without_the_registry_lock_two_tasks_start(self, store: RoutingStore, monkeypatch):
         monkeypatch.setitem(route_registry.SQL, "lock_route_version", "select 1")
-        owe = route_registry._schedule_backfill
+        owe = route_registry.schedule_backfill
         met = asyncio.Barrier(2)
 
         async def both_at_once(*args):
             await asyncio.wait_for(met.wait(), 60)
             await owe(*args)
 
-        monkeypatch.setattr(route_registry, "_schedule_backfill", both_at_once)
+        monkeypatch.setattr(route_registry, "schedule_backfill", both_at_once)
         monkeypatch.setitem(route_registry.SQL, "save_routes", "select $1::jsonb")
         asking = [to("new", since_s=3_600.0)]
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))

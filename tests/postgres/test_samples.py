@@ -365,9 +365,9 @@ async def test_concurrent_roll_ups_neither_lose_nor_duplicate_samples(db: Databa
         taken = await other.fetch(metric_samples.SQL["take_rows"], 1)
         rolling = asyncio.create_task(roll_up(db))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
-        (row,) = metric_samples._decode_rows(taken)
+        (row,) = metric_samples.decode_rows(taken)
         for step_s in (120, 900, 21_600):
-            await metric_samples._add(other, step_s, [row])
+            await metric_samples.add(other, step_s, [row])
         await other.execute(metric_samples.SQL["mark_rolled_up"], [NOON], ["a"])
     assert await rolling == 1
     for step_s in (120, 900, 21_600):

@@ -125,7 +125,7 @@ async def test_a_refused_migration_changes_nothing_and_is_named(pg_url: str, lat
 async def test_a_migration_waits_for_no_table_for_long(
     pg_url: str, later_migrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "20ms")
+    monkeypatch.setattr(migrations, "LOCK_TIMEOUT", "20ms")
     (later_migrations / "0998_pre_widen.sql").write_text("alter table boathook.route add column more int")
     holder = await asyncpg.connect(pg_url)
     async with holder.transaction():
@@ -333,7 +333,7 @@ async def test_id_timestamps_are_the_same_in_sql_and_python(db: Database) -> Non
 async def test_a_migration_of_boathooks_own_that_was_changed_is_refused(pg_url: str, later_migrations: Path) -> None:
     await migrate(pg_url)
     (later_migrations / "0998_pre_widen.sql").write_text("select 1")
-    migrations._read_own.cache_clear()
+    migrations.read_own.cache_clear()
     with pytest.raises(DatabaseError, match="0998_pre_widen was changed after it had been applied"):
         await migrate(pg_url)
     with pytest.raises(DatabaseError, match="0998_pre_widen was changed"):

@@ -199,7 +199,7 @@ class TestSearch:
         assert found[0].event.dedup_key == "k5"
 
     async def test_repeated_finds_every_text_despite_short_steps(self, store: Store, monkeypatch):
-        monkeypatch.setattr(event_search, "_MAX_BYTES", 64)
+        monkeypatch.setattr(event_search, "MAX_BYTES", 64)
         await put_many(store.db, 700)
         below, found = None, []
         for _ in range(1_000):
@@ -214,7 +214,7 @@ class TestSearch:
 
     async def test_skips_and_counts_too_large_bodies(self, store: Store, monkeypatch):
         monkeypatch.setattr(event_search, "MAX_SEARCHED_BODY", 1_000)
-        monkeypatch.setattr(event_search, "_MAX_BYTES", 500)
+        monkeypatch.setattr(event_search, "MAX_BYTES", 500)
         await put(store, "large", body=b"needle" + b"x" * 2_000)
         await put(store, "small", body=b"needle")
         found = await event_search.search(store.db, EventFilter(content=ContentFilter(text="needle")), budget_s=60)
@@ -229,14 +229,14 @@ class TestSearch:
             assert await connection.fetchval("show statement_timeout") == before
 
     async def test_times_out_on_a_lock(self, db: Database, monkeypatch):
-        monkeypatch.setattr(event_search, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(event_search, "TIMEOUT_S", 0.2)
         async with db.transaction() as other:
             await other.execute("lock table boathook.event in access exclusive mode")
             with pytest.raises(DatabaseUnavailable, match="statement timeout"):
                 await event_search.search(db, EventFilter())
 
     async def test_would_wait_without_its_limit(self, db: Database, monkeypatch):
-        monkeypatch.setattr(event_search, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(event_search, "TIMEOUT_S", 0.2)
         monkeypatch.setitem(event_search.SQL, "limit_statement", "select $1::text")
         async with db.transaction() as other:
             await other.execute("lock table boathook.event in access exclusive mode")

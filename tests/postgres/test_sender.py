@@ -422,7 +422,7 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
 
 
 async def test_a_probe_is_held_for_the_timeout_of_its_endpoint(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_queues, "_PROBE_HOLD_S", 0.2)
+    monkeypatch.setattr(endpoint_queues, "PROBE_HOLD_S", 0.2)
     async with Sink(lambda _: Reply(503, after_s=2.0)).open() as sink:
         endpoint = await add_endpoint(db, f"{sink.base}/in", timeout_s=10)
         await _open_breaker(db, endpoint)

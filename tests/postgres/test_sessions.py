@@ -372,7 +372,7 @@ async def test_counting_an_interruption_as_a_failure_loses_the_event(
     shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(runner, "_is_interrupted", lambda _error, _settling: False)
+    monkeypatch.setattr(runner, "is_interrupted", lambda _error, _settling: False)
     await cut_the_connection_once(shop, kit)
     assert len(await attempts(shop)) == 1
     assert await deeds(shop) == []

@@ -19,7 +19,7 @@ from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox
-from boathook.delivery.handler_executor import _follow_inline
+from boathook.delivery.handler_executor import follow_inline
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.ingest.reply_waiter import inline_sources
 from boathook.ingest.secrets_cache import SecretsCache
@@ -444,7 +444,7 @@ async def test_mutant_without_the_lock_two_take_one_path(context: AppContext, mo
 
 async def test_workers_follow_which_sources_are_inline(context: AppContext, db: Database):
     live = live_of(context)
-    inline = _follow_inline(live, inline_sources)
+    inline = follow_inline(live, inline_sources)
     async with live.following(db):
         await add(context, "shop", {**STRIPE, "mode": "inline"})
         await insert_raw(context, "newer", {**STRIPE, "mode": "inline", "reply_within_s": 900})

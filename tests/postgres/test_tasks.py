@@ -361,7 +361,7 @@ async def test_a_finished_task_publishes_an_operational_event(factory: MessageFa
 async def test_purging_deletes_all_content_and_dead_letters_pending(
     factory: MessageFactory, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runner, "_PURGED", 3)
+    monkeypatch.setattr(runner, "PURGED", 3)
     endpoint_id = await factory.endpoint()
     for _ in range(10):
         await factory.message(ago(hours=2), recipients=(endpoint_id,))
@@ -375,8 +375,8 @@ async def test_purging_deletes_all_content_and_dead_letters_pending(
 
 
 async def test_types_and_usage_are_counted_by_application(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runner, "_APPLICATIONS", 2)
-    monkeypatch.setattr(runner, "_COUNTED", 1)
+    monkeypatch.setattr(runner, "APPLICATIONS", 2)
+    monkeypatch.setattr(runner, "COUNTED", 1)
     factories = [factory] + [await MessageFactory(factory.db).open(uid=f"u{place}") for place in range(4)]
     await MessageFactory(factory.db, "other").open()
     await factories[1].endpoint(event_types=["b", "a"])

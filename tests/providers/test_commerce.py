@@ -40,7 +40,7 @@ def flipped(body: bytes) -> bytes:
 
 def use_mutant(monkeypatch: pytest.MonkeyPatch, recipe: Recipe) -> None:
     """Make the registry return a recipe without its safeguard."""
-    monkeypatch.setitem(providers._BY_NAME, recipe.name, recipe)
+    monkeypatch.setitem(providers.BY_NAME, recipe.name, recipe)
 
 
 def refusal(verdict: object) -> str:

@@ -432,7 +432,7 @@ def test_mutant_checking_only_the_first_adyen_item_accepts_forged_ones(monkeypat
     first_only = replace(
         payments.ADYEN,
         proof=replace(
-            payments.ADYEN.proof, read_signed_parts=lambda reader, key: payments._state_items(reader, key)[:1]
+            payments.ADYEN.proof, read_signed_parts=lambda reader, key: payments.state_items(reader, key)[:1]
         ),
     )
     monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: first_only)

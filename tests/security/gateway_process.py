@@ -104,9 +104,9 @@ def apply_mutant(name: str) -> None:
         case "no end of flushing":
             patch(connection.Connection, "_has_unread_answer", lambda _self: False)
         case "no judge of heads":
-            patch(connection, "_head_error", lambda _watched, _version: None)
+            patch(connection, "head_error", lambda _watched, _version: None)
         case "lenient parser":
-            patch(connection, "_head_error", lambda _watched, _version: None)
+            patch(connection, "head_error", lambda _watched, _version: None)
             patch(
                 connection.Connection,
                 "connection_made",
@@ -115,8 +115,8 @@ def apply_mutant(name: str) -> None:
         case "no cap on decoding":
             patch(content_encoding.Decoder, "__call__", _decode_all)
         case "no cap on chunks":
-            patch(connection, "_MAX_CHUNKS", sys.maxsize)
-            patch(connection, "_CHUNK_FRAMING_BYTES", sys.maxsize)
+            patch(connection, "MAX_CHUNKS", sys.maxsize)
+            patch(connection, "CHUNK_FRAMING_BYTES", sys.maxsize)
         case "no rate":
             patch(limits.RateLimiter, "wait_s", lambda _self, _key, _now: 0.0)
         case _:

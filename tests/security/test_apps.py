@@ -167,7 +167,7 @@ class TestHostileBodies:
 def test_mutant_without_a_budget_error_messages_are_expensive(monkeypatch: pytest.MonkeyPatch):
     from boathook.verification import json_schema
 
-    monkeypatch.setattr(json_schema, "_MESSAGE_CHARS_PER_STEP", 10**12)
+    monkeypatch.setattr(json_schema, "MESSAGE_CHARS_PER_STEP", 10**12)
     with pytest.raises(AssertionError):
         TestHostileBodies().test_error_messages_about_large_bodies_are_cheap(list(range(130_000)))
 
@@ -203,7 +203,7 @@ class TestFloodsOfFrames:
         assert harness.wire.is_closed
 
     async def test_mutant_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(websocket, "_READ_CHUNK", 1 << 30)
+        monkeypatch.setattr(websocket, "READ_CHUNK", 1 << 30)
         with pytest.raises(AssertionError):
             await self.test_many_tiny_frames_apply_backpressure()
 
@@ -241,7 +241,7 @@ class TestApplicationsThatExit:
         async def leave() -> None:
             raise SystemExit(3)
 
-        await keeper._do(keeper._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
+        await keeper._do(keeper.Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
         assert meters.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]
 
 
@@ -352,7 +352,7 @@ class TestMountsWhilePostgresqlFails:
         await slow.close()
 
     async def test_an_exhausted_pool_answers_503(self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(mount_access, "_WAIT_S", 0.2)
+        monkeypatch.setattr(mount_access, "WAIT_S", 0.2)
         token = await make_token(make_context(db))
         async with small.acquire(), small.acquire():
             client = await asyncio.wait_for(MountClient(small).request(authorization=f"Bearer {token}"), 300)
@@ -387,7 +387,7 @@ async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
         raise RuntimeError("the app is on fire")
 
     told: list[str] = []
-    monkeypatch.setattr(interfaces, "_prepare_mounts", burn)
+    monkeypatch.setattr(interfaces, "prepare_mounts", burn)
     monkeypatch.setattr(interfaces._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
     opened = interfaces.Interfaces(load(None, overrides), LiveMetrics(tmp_path))

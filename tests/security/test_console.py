@@ -302,7 +302,7 @@ async def test_every_response_carries_the_policy(target: AttackTarget):
 def held_comparisons() -> Iterator[None]:
     """Let every comparison of passwords wait until the block ends."""
     let_go = threading.Event()
-    passwords._PASSWORD_POOL.submit(let_go.wait, 60)
+    passwords.PASSWORD_POOL.submit(let_go.wait, 60)
     try:
         yield
     finally:
@@ -327,7 +327,7 @@ async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
 
 @pytest.mark.extended("tries hostile input once more; the tables of hostile input stay")
 async def test_password_guessing_keeps_no_request_from_the_database(target: AttackTarget):
-    most = passwords._MAX_WAITING + 1
+    most = passwords.MAX_WAITING + 1
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(most)]
         await until_waiting(most)
@@ -343,7 +343,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_a_limit_password_guesses_queue_up(target: AttackTarget, monkeypatch):
-    monkeypatch.setattr(passwords, "_MAX_WAITING", 10**6)
+    monkeypatch.setattr(passwords, "MAX_WAITING", 10**6)
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
         await until_waiting(12)
@@ -406,7 +406,7 @@ async def test_without_ending_sessions_they_survive_a_password_change(
 
 
 async def _new_password(console: ConsoleApp) -> None:
-    hashed = passwords._HASHER.hash("another password than before")
+    hashed = passwords.HASHER.hash("another password than before")
     await console.context.database.execute("update boathook.operator set password_hash = $1 where name = 'zoe'", hashed)
 
 
@@ -455,7 +455,7 @@ def test_many_clients_that_guess_one_name_are_slowed_down_together():
 
 
 def test_made_up_names_do_not_evict_other_counts(monkeypatch):
-    monkeypatch.setattr(login_rate, "_MAX_BUCKETS", 100)
+    monkeypatch.setattr(login_rate, "MAX_BUCKETS", 100)
     tries = LoginRateLimiter()
     for number in range(2_000):
         tries.take("anna", f"192.0.{number % 250}.1")

@@ -102,7 +102,7 @@ def test_mutant_a_parser_without_bounds_ends_its_process():
 
 def test_a_hostile_sign_in_cookie_is_ignored():
     nested = base64.urlsafe_b64encode(b'{"unknown":' + b"[" * 9_000)
-    cookie = f"{login._ATTEMPT_COOKIE}=".encode() + nested
+    cookie = f"{login.ATTEMPT_COOKIE}=".encode() + nested
     assert login._read_attempt(Request({"type": "http", "headers": [(b"cookie", cookie)]})) is None
 
 
@@ -110,5 +110,5 @@ def test_a_hostile_sign_in_cookie_is_ignored():
 def test_a_certificate_and_its_key_have_a_bound(name):
     pair = {"certificate": "", "key": ""} | {name: "x" * (MAX_PEM + 1)}
     with pytest.raises(InvalidValue, match="65,536 characters") as refused:
-        endpoint_values._read_pair(pair)
+        endpoint_values.read_pair(pair)
     assert refused.value.where == ("auth", "mtls", name)

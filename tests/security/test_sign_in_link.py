@@ -81,8 +81,8 @@ async def test_a_cross_origin_use_is_refused_and_does_not_spend_it(console: Cons
 async def test_mutant_a_link_that_works_everywhere(
     console: ConsoleApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ):
-    monkeypatch.setattr(login, "_is_local", lambda _request: True)
-    monkeypatch.setattr(site._AllowedHosts, "allows", lambda *_: True)
+    monkeypatch.setattr(login, "is_local", lambda _request: True)
+    monkeypatch.setattr(site.AllowedHosts, "allows", lambda *_: True)
     assert (await enter(console, create_token(tmp_path), **ELSEWHERE[way])).status_code == 200
 
 

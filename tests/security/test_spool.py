@@ -253,7 +253,7 @@ class TestFolders:
 
 class TestDraining:
     async def test_an_outage_may_last_for_thousands_of_tries(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.0,))
+        monkeypatch.setattr(intake_module, "DRAIN_BACKOFF_S", (0.0,))
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
@@ -266,10 +266,10 @@ class TestDraining:
         await intake.drain()
 
     def test_the_drain_backoff_is_capped(self):
-        assert max(intake_module._DRAIN_BACKOFF_S) == intake_module._DRAIN_BACKOFF_S[-1] <= 1.0
+        assert max(intake_module.DRAIN_BACKOFF_S) == intake_module.DRAIN_BACKOFF_S[-1] <= 1.0
 
     async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_database(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
+        monkeypatch.setattr(intake_module, "ADOPT_INTERVAL_S", 0.02)
         write_dead_spool(tmp_path, "1", *events_of("a", "b"))
         disk, fake_store = FaultyDisk(), FakeStore()
         disk.is_read_only = True
@@ -293,7 +293,7 @@ class TestDraining:
         await later.drain()
 
     async def test_mutant_an_unskipped_segment_is_retried_forever(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
+        monkeypatch.setattr(intake_module, "ADOPT_INTERVAL_S", 0.02)
         monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         write_dead_spool(tmp_path, "1", *events_of("a"))
         disk, fake_store = FaultyDisk(), FakeStore()
@@ -405,7 +405,7 @@ class TestAnswers:
 
 class TestHangingDisks:
     async def test_a_stuck_disk_refuses_events_until_it_recovers(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
+        monkeypatch.setattr(spool_module, "TICK_S", 0.01)
         disk, fake_store = FaultyDisk(), FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
@@ -432,8 +432,8 @@ class TestHangingDisks:
     async def test_a_suspended_process_does_not_report_a_stuck_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_late_ticks: bool
     ):
-        monkeypatch.setattr(spool_module, "_STUCK_AFTER_TICKS", 1)
-        monkeypatch.setattr(spool_module, "_TICK_S", 0.2)
+        monkeypatch.setattr(spool_module, "STUCK_AFTER_TICKS", 1)
+        monkeypatch.setattr(spool_module, "TICK_S", 0.2)
         if counts_late_ticks:
             tick = Spool._tick
             monkeypatch.setattr(Spool, "_tick", lambda spool, _due: tick(spool, float("inf")))
@@ -472,7 +472,7 @@ class TestLeftovers:
 
     def _tell(self, folder: Path, capfd: pytest.CaptureFixture[str], *, enabled: bool, roles: tuple[str, ...]) -> str:
         settings = SimpleNamespace(has_spool=enabled, server=SimpleNamespace(roles=roles, data_dir=folder))
-        supervisor._warn_of_undrained_spool(cast("Settings", settings))
+        supervisor.warn_of_undrained_spool(cast("Settings", settings))
         log.flush()
         return capfd.readouterr().err
 

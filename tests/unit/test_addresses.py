@@ -224,15 +224,15 @@ def test_allow_list_overrides_the_denied_networks():
 
 
 def test_this_machines_own_public_address_is_refused(monkeypatch):
-    monkeypatch.setattr(addresses, "_DENIED_4", ())
+    monkeypatch.setattr(addresses, "DENIED_4", ())
     assert find_denial("127.0.0.1") is None
     assert find_denial_on_host("127.0.0.1") == "this machine's own"
     assert find_denial_on_host("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
 
 
 def test_mutant_without_the_table_its_networks_are_allowed(monkeypatch):
-    monkeypatch.setattr(addresses, "_DENIED_4", ())
-    monkeypatch.setattr(addresses, "_DENIED_6", ())
+    monkeypatch.setattr(addresses, "DENIED_4", ())
+    monkeypatch.setattr(addresses, "DENIED_6", ())
     assert find_denial("169.254.169.254") is None
     assert find_denial("2002:7f00:1::") is None
 

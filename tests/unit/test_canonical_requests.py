@@ -72,7 +72,7 @@ FIELDS = st.fixed_dictionaries(
 def test_the_group_path_reads_a_plain_request_alike(payload: Any, fields: dict[str, Any]):
     body = json.dumps({"eventType": "a.b", "payload": payload} | fields)
     principal = Principal(UUID(int=1), "default")
-    read = publish._read_message(body.encode(), publish._PlainRequest("acme", "", "/", "key"), principal, UUID(int=2))
+    read = publish.read_message(body.encode(), publish.PlainRequest("acme", "", "/", "key"), principal, UUID(int=2))
     request = Request(
         {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"key")]}
     )
@@ -128,7 +128,7 @@ def test_numbers_that_differ_in_any_digit_differ(one: str, other: str):
 
 def test_read_as_floats_numbers_that_differ_would_be_the_same(monkeypatch: pytest.MonkeyPatch):
     """The mutant: another message would be dropped as a duplicate."""
-    monkeypatch.setattr(idempotency, "_EXACT", msgspec.json.Decoder())
+    monkeypatch.setattr(idempotency, "EXACT", msgspec.json.Decoder())
     one, other = OTHER_NUMBERS[3]
     assert form(f'{{"eventType":"a","payload":{{"n":{one}}}}}') == form(
         f'{{"eventType":"a","payload":{{"n":{other}}}}}'

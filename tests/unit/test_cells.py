@@ -407,7 +407,7 @@ async def test_events_of_an_unknown_cell_wait(tmp_path: Path):
 
 
 async def test_two_sources_that_change_places_stop_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook.ingest.event_writer._PASS_ON_S", 0.2)
+    monkeypatch.setattr("boathook.ingest.event_writer.PASS_ON_S", 0.2)
     swapped = False
     own = Intake(Shelf(), elsewhere=lambda one: other if swapped and one.dedup_key == "a" else None)
     other = Intake(Shelf(), elsewhere=lambda one: own if swapped and one.dedup_key == "b" else None)
@@ -636,7 +636,7 @@ async def test_application_lookups_query_all_cells_and_are_cached(monkeypatch: p
 
 
 async def test_an_unavailable_cell_delays_a_lookup_by_a_second_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook_cells.finder._ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("boathook_cells.finder.ASK_TIMEOUT_S", 0.2)
     asking = Asking(monkeypatch)
     asking.answers |= {"c2": None, "c3": b'{"found":true}'}
     assert await asyncio.wait_for(asking.finder.find("org", "a"), 5) is None

@@ -233,7 +233,7 @@ async def test_a_name_with_one_blocked_address_is_not_connected(monkeypatch):
 
 async def test_the_checked_address_is_the_one_connected(monkeypatch):
     """A name that changes after the check is still connected at the checked address."""
-    monkeypatch.setattr(resolver, "_look_up", lambda *_: Resolution(("127.0.0.1",)))
+    monkeypatch.setattr(resolver, "look_up", lambda *_: Resolution(("127.0.0.1",)))
     async with Receiver() as receiver:
         assert (await Client(outbound()).request("GET", f"http://nowhere.invalid:{receiver.port}/")).is_ok
 

@@ -270,7 +270,7 @@ def test_no_response_head_takes_long_to_parse():
 
 
 def test_mutant_a_slow_pattern_takes_long_to_parse_a_head(monkeypatch):
-    monkeypatch.setattr(response_reader, "_FOLD", re.compile(rb"[ \t]*\n[ \t]+"))
+    monkeypatch.setattr(response_reader, "FOLD", re.compile(rb"[ \t]*\n[ \t]+"))
     head = framed(b"x: y\r\n z\r\nx: " + b" " * 10_000 + b"y")
     assert too_dear(lambda: read_pieces([head]), most=60) is not None
 
@@ -328,7 +328,7 @@ async def test_a_request_is_resent_once_if_a_reused_connection_is_dead(scripts, 
 
 
 async def test_mutant_treating_new_connections_as_reused_resends_repeatedly(monkeypatch):
-    monkeypatch.setattr(connection_pool._Connection, "_is_reused", property(lambda _: True, lambda *_: None))
+    monkeypatch.setattr(connection_pool.Connection, "_is_reused", property(lambda _: True, lambda *_: None))
     async with Scripted([None], [None], [OK]) as server, open_sender() as post:
         assert (await post(server.url)).status == 200
         assert len(server.requests) == 3
@@ -414,7 +414,7 @@ async def test_an_answer_before_its_request_is_not_the_answer_to_it(answer):
 
 
 async def test_mutant_a_planted_answer_is_the_answer_to_the_next_request(monkeypatch):
-    monkeypatch.setattr(connection_pool._Connection, "has_input", lambda _: False)
+    monkeypatch.setattr(connection_pool.Connection, "has_input", lambda _: False)
     with Planter(PLANTED[0]) as planter:
         async with open_sender() as post:
             assert (await post(planter.url)).status == 201
@@ -433,7 +433,7 @@ async def test_an_answer_in_the_same_read_as_another_is_dropped(answer, way):
 
 
 async def test_idle_connections_are_bounded_and_closed_after_a_while(monkeypatch):
-    monkeypatch.setattr(connection_pool, "_KEPT_OPEN", 3)
+    monkeypatch.setattr(connection_pool, "KEPT_OPEN", 3)
     async with Receiver((0.05, OK)) as receiver, open_sender(concurrency=3) as post:
         assert {one.status for one in await post.many([receiver.url] * 10)} == {200}
         assert (receiver.accepted, len(post.sender._pool.opened)) == (10, 3)

@@ -98,7 +98,7 @@ def test_an_outage_without_the_broker_is_a_complaint(sender_log: SenderLog):
 
 
 def test_missing_rabbitmq_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
+    monkeypatch.setattr(rabbitmq, "PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt-get install rabbitmq-server"):
         rabbitmq.server_program()
@@ -108,7 +108,7 @@ def test_missing_rabbitmq_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_servers_that_are_not_installed_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
+    monkeypatch.setattr(rabbitmq, "PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     choice = services.chosen("auto")
     assert (choice.has_broker, choice.has_redis) == (False, False)
@@ -152,6 +152,6 @@ async def test_only_servers_that_boathook_uses_are_reported_as_used(metrics: dic
 def test_rabbitmq_is_found_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program = tmp_path / "rabbitmq-server"
     program.touch(mode=0o755)
-    monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
+    monkeypatch.setattr(rabbitmq, "PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert rabbitmq.server_program() == program

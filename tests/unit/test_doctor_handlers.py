@@ -140,11 +140,11 @@ def test_start_fails_for_impossible_handlers_only(settings: Settings, monkeypatc
     hook.on("strpe")(lost)
     told: list[dict] = []
     monkeypatch.setattr(supervisor._LOG, "warning", lambda *_args, **more: told.append(more))
-    supervisor._check_handlers(settings, Hooks({"shop": hook}))
+    supervisor.check_handlers(settings, Hooks({"shop": hook}))
     assert [one["note"].endswith("did you mean 'stripe'?") for one in told] == [True]
     hook.on("plain", "order.*")(impossible)
     with pytest.raises(ConfigError, match=r"handler:impossible subscribes to order\.\*.*remove the types"):
-        supervisor._check_handlers(settings, Hooks({"shop": hook}))
+        supervisor.check_handlers(settings, Hooks({"shop": hook}))
 
 
 def lost(_event: object) -> None:

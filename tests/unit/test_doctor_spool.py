@@ -28,7 +28,7 @@ Look = Callable[..., dict[str, Finding]]
 def look(tmp_path: Path, monkeypatch) -> Look:
     """Examine the spool under this test's folder, on a large disk that is not in memory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(spool, "_kind_of", lambda _folder: "ext4")
+    monkeypatch.setattr(spool, "kind_of", lambda _folder: "ext4")
 
     def examine(free: int = 900, **settings: object) -> dict[str, Finding]:
         usage = Usage(1000 * GIB, (1000 - free) * GIB, free * GIB)
@@ -69,7 +69,7 @@ def test_warns_of_a_disabled_in_memory_or_full_spool(look: Look, monkeypatch):
         "has room for 1,024 MiB of events, but the settings allow 4,096"
         in look(free=101, max_bytes=4 * GIB)["spool"].found
     )
-    monkeypatch.setattr(spool, "_kind_of", lambda _folder: "tmpfs")
+    monkeypatch.setattr(spool, "kind_of", lambda _folder: "tmpfs")
     assert "a power cut loses" in look()["spool"].found
 
 
@@ -89,4 +89,4 @@ def test_reports_waiting_orphaned_and_rejected_events(look: Look, tmp_path: Path
 
 
 def test_the_file_system_type_is_detected():
-    assert spool._kind_of(Path("/proc")) == "proc"
+    assert spool.kind_of(Path("/proc")) == "proc"

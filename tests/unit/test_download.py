@@ -170,7 +170,7 @@ async def test_mutant_without_that_check_two_files_would_become_one(client, targ
     async with FileServer(SONG, cut_after=150_000, heeds_if_range=False) as server:
         await failing(client, server, target)
         server.cut_after, server.content, server.etag = None, OTHER, '"v2"'
-        monkeypatch.setattr(download, "_go_on", lambda *_: len(OTHER))
+        monkeypatch.setattr(download, "go_on", lambda *_: len(OTHER))
         await client.download(server.url, target, max_bytes=10_000_000)
     assert target.read_bytes() not in {SONG, OTHER}
 
@@ -407,7 +407,7 @@ async def test_a_full_disk_is_reported_and_the_part_kept(client, target, monkeyp
     def add(self, piece):
         room[0] -= len(piece)
         if room[0] < 0:
-            with download._writing("song.mp3"):
+            with download.writing("song.mp3"):
                 raise OSError(28, "No space left on device")
         plain(self, piece)
 

@@ -62,7 +62,7 @@ def test_few_endpoints_may_use_the_whole_claim():
 
 @given(st.lists(st.integers(min_value=1, max_value=500), max_size=MAX_CLAIMED))
 def test_a_claim_is_divided_fairly(wanted: list[int]):
-    shares = endpoint_queues._divide(MAX_CLAIMED, wanted)
+    shares = endpoint_queues.divide(MAX_CLAIMED, wanted)
     assert sum(shares) == min(MAX_CLAIMED, sum(wanted))
     assert all(1 <= share <= most for share, most in zip(shares, wanted, strict=True))
     refused = [share for share, most in zip(shares, wanted, strict=True) if share < most]

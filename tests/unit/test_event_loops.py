@@ -39,6 +39,6 @@ def test_closing_the_loop_closes_accepted_connections(recwarn: pytest.WarningsRe
 def test_mutant_an_unclosed_connection_reaches_the_collector(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ):
-    monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "close", conftest._close_loop)
+    monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "close", conftest.close_loop)
     leave_an_accepted_connection()
     assert any("unclosed transport" in str(one.message) for one in recwarn)

@@ -120,7 +120,7 @@ async def test_no_pause_is_longer_than_a_tenth_of_a_second(monkeypatch: pytest.M
 
     monkeypatch.setattr(loop, "call_later", noted)
     await asyncio.gather(turns.take("a"), turns.take("a"))
-    assert pauses[0] == limits._MAX_PAUSE_S
+    assert pauses[0] == limits.MAX_PAUSE_S
 
 
 class CountingMetrics(LiveMetrics):
@@ -154,14 +154,14 @@ async def times_rendered(path: str) -> int:
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics.json"])
 async def test_metrics_are_rendered_once_per_second(path: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(health, "_METRICS_MAX_AGE_S", 3600.0)
+    monkeypatch.setattr(health, "METRICS_MAX_AGE_S", 3600.0)
     once = await times_rendered(path)
     assert once == 1
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics.json"])
 async def test_mutant_without_the_second_they_are_rendered_again(path: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(health, "_METRICS_MAX_AGE_S", 0.0)
+    monkeypatch.setattr(health, "METRICS_MAX_AGE_S", 0.0)
     assert await times_rendered(path) >= 10
 
 

@@ -313,14 +313,14 @@ def test_thousands_of_routes_of_others_cost_nothing():
         route(f"a{n}", application=f"a{n}") for n in range(2_000)
     ]
     router, judged = Router([*many, route("any")], 1), []
-    fits = filters._CompiledRoute.fits
+    fits = filters.CompiledRoute.fits
 
     def counting(line, type):
         judged.append(line.recipient)
         return fits(line, type)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters._CompiledRoute, "fits", counting)
+        patch.setattr(filters.CompiledRoute, "fits", counting)
         assert [d.recipient for d in ask(router, source="s7")] == ["s7", "any"]
         assert [d.recipient for d in ask(router, source=None, application="a7")] == ["a7"]
     assert judged == ["s7", "any", "a7"]

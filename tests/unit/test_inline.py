@@ -192,7 +192,7 @@ async def test_polling_resumes_after_a_database_error(trouble: Exception) -> Non
 
 
 async def test_notifications_of_other_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_waiter, "_MAX_RECENT", 3)
+    monkeypatch.setattr(reply_waiter, "MAX_RECENT", 3)
     room = ReplyWaiter(FakeStore().find, max_waiting=1)
     for _ in range(10):
         room.on_notification(str(uuid4()))

@@ -303,7 +303,7 @@ async def test_random_outages_store_each_event_once_and_in_order(
     seed: int, store: FakeStore, tmp_path: Path, monkeypatch
 ):
     print(f"seed {seed}")  # noqa: T201 - what repeats the run
-    monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.005, 0.01, 0.05, 0.2, 1.0))
+    monkeypatch.setattr(intake_module, "DRAIN_BACKOFF_S", (0.005, 0.01, 0.05, 0.2, 1.0))
     dice = random.Random(seed)
     intake = make(store, tmp_path)
     await intake.start()

@@ -38,6 +38,6 @@ def test_a_socket_has_one_url(
     lines: list[dict[str, Any]] = []
     monkeypatch.setattr(supervisor, "_LOG", SimpleNamespace(info=lambda _event, **fields: lines.append(fields)))
     bound: Any = SimpleNamespace(getsockname=lambda: (host, 80, 0, 0), family=socket.AF_INET6)
-    supervisor._log_serving(settings, bound, [], {})
+    supervisor.log_serving(settings, bound, [], {})
     assert [line["url"] for line in lines] == [shown] == [socket_url(host, 80)]
     assert gateway_url(settings, (host, 80)) == reachable

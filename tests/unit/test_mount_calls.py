@@ -182,7 +182,7 @@ def asked(origin: str | None, host: str) -> dict:
 
 
 async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mounts, "_RETRY_S", (0.01,))
+    monkeypatch.setattr(mounts, "RETRY_S", (0.01,))
     seen = []
 
     async def app(_scope, receive, send) -> None:
@@ -203,7 +203,7 @@ async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: 
 
 
 async def test_an_application_is_not_started_again_while_the_gateway_stops(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mounts, "_RETRY_S", (0.5,))
+    monkeypatch.setattr(mounts, "RETRY_S", (0.5,))
     starts = []
 
     async def app(_scope, receive, send) -> None:
@@ -251,7 +251,7 @@ async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
 
 
 async def test_an_application_that_never_stops_is_abandoned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mounts, "_STOP_WITHIN_S", 0.05)
+    monkeypatch.setattr(mounts, "STOP_WITHIN_S", 0.05)
 
     async def app(_scope, _receive, send) -> None:
         await send({"type": "lifespan.startup.complete"})

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 import boathook
-from boathook.api.publish import _PlainRequest
+from boathook.api.publish import PlainRequest
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
 from boathook.service.access.identity_provider import AuthorizationRequest
@@ -24,7 +24,7 @@ from boathook.verification.handshakes import _CompiledHandshake
 from boathook.verification.provider_keys import Keys
 from boathook_dev.event_feed import GatewayAddress
 from boathook_dev.forwarding import SigningOptions
-from boathook_svix_import.endpoints import Options, _DesiredEndpoint
+from boathook_svix_import.endpoints import DesiredEndpoint, Options
 from boathook_svix_import.reader import RemoteEndpoint
 
 MARKER = "marker-c0ffee"
@@ -36,11 +36,11 @@ RECORDS: tuple[Callable[[], object], ...] = (
     lambda: GatewayAddress(SHOWN, MARKER, UNUSED),
     lambda: Options(actor=SHOWN, secrets={"ep_1": MARKER}),
     lambda: RemoteEndpoint(wire={"id": SHOWN}, secret=MARKER, headers={"authorization": MARKER}),
-    lambda: _DesiredEndpoint(UNUSED, (SHOWN,), {"authorization": MARKER}, MARKER),
+    lambda: DesiredEndpoint(UNUSED, (SHOWN,), {"authorization": MARKER}, MARKER),
     lambda: Keys(MARKER, SHOWN),
     lambda: NewSession(cast("Any", SHOWN), MARKER),
     lambda: AuthorizationRequest(state=MARKER, nonce=MARKER, verifier=MARKER, next_path=SHOWN),
-    lambda: _PlainRequest(SHOWN, MARKER, "/", ""),
+    lambda: PlainRequest(SHOWN, MARKER, "/", ""),
     lambda: ServerProcess(UNUSED, {"stripe": MARKER}, SHOWN, UNUSED, UNUSED),
 )
 

@@ -330,8 +330,8 @@ async def test_a_flood_of_unknown_paths_takes_no_room_from_sources() -> None:
 
 
 async def test_the_flood_is_seen_without_the_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine_module, "_MAX_WAITING_OF_NO_SOURCE", 10_000)
-    monkeypatch.setattr(Quarantine, "_has_room", lambda self, *_: len(self._waiting) < quarantine_module._MAX_WAITING)
+    monkeypatch.setattr(quarantine_module, "MAX_WAITING_OF_NO_SOURCE", 10_000)
+    monkeypatch.setattr(Quarantine, "_has_room", lambda self, *_: len(self._waiting) < quarantine_module.MAX_WAITING)
     quarantine = Quarantine(KeptSide()._write, per_second=1e9)
     assert flood(quarantine) == (1_000, False, False)
 
@@ -389,7 +389,7 @@ def test_a_batch_that_compresses_well_is_decoded() -> None:
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1_000_000])
 def test_the_depth_of_a_body_is_the_same_in_pieces(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_document, "_PIECE", piece)
+    monkeypatch.setattr(json_document, "PIECE", piece)
     text = '{"a\\\\": "]}[{\\"\\\\\\\\", "b\\"": "\\\\\\""}'
     for depth in (json_document.MAX_DEPTH - 2, json_document.MAX_DEPTH - 1, json_document.MAX_DEPTH):
         body = (f"[{text}," * depth + text + "]" * depth).encode()
@@ -401,7 +401,7 @@ def test_the_depth_of_a_body_is_the_same_in_pieces(piece: int, monkeypatch: pyte
 async def test_a_commit_has_a_bounded_number_of_bytes(
     max_bytes: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake_module, "_MAX_COMMIT_BYTES", max_bytes)
+    monkeypatch.setattr(intake_module, "MAX_COMMIT_BYTES", max_bytes)
     side = KeptSide()
     lengths: list[int] = []
     append = side.store.append

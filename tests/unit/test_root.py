@@ -8,7 +8,7 @@ import pytest
 from boathook import config
 from boathook.http.asgi import Asgi
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.gateway import _answer_without_interfaces
+from boathook.server.gateway import answer_without_interfaces
 from boathook.server.interfaces import Interfaces
 
 HTML = b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -72,11 +72,11 @@ async def test_what_is_left_out_is_not_found(switched_off: list[str], home: dict
 
 @pytest.mark.parametrize("accept", [HTML, b"*/*"])
 async def test_without_the_console_root_does_not_link_it(accept: bytes):
-    status, _, body = await ask(_answer_without_interfaces, "/", accept)
+    status, _, body = await ask(answer_without_interfaces, "/", accept)
     assert status == 200
     assert json.loads(body).keys() == {"ok", "name", "about", "health"}
-    assert (await ask(_answer_without_interfaces, "/console", accept))[0] == 503
-    assert (await ask(_answer_without_interfaces, "/", accept, "POST"))[0] == 503
+    assert (await ask(answer_without_interfaces, "/console", accept))[0] == 503
+    assert (await ask(answer_without_interfaces, "/", accept, "POST"))[0] == 503
 
 
 async def test_a_browser_sees_a_page_that_reloads_while_the_console_starts(console: Interfaces):

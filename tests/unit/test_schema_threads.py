@@ -142,7 +142,7 @@ async def test_a_message_is_validated_in_a_thread_within_the_same_bound(
 
 async def test_a_check_of_readiness_validates_in_a_thread(validated: list[str], files: dict[str, str]) -> None:
     settings = load(None, {"sources": {"open": {"provider": "hmac", "unsigned": True, "schema": files["bomb"]}}})
-    assert await health._check_source(compile_sources(settings)["/in/open"]) is None
+    assert await health.check_source(compile_sources(settings)["/in/open"]) is None
     assert len(validated) == 1
     assert IN_LOOP not in validated
 
@@ -164,7 +164,7 @@ def matched_chars(monkeypatch: pytest.MonkeyPatch, cost_s: float) -> list[int]:
     monkeypatch.setattr(json_schema, "_regex", lambda _pattern: match)
     monkeypatch.setattr(json_schema, "time", SimpleNamespace(thread_time=lambda: cost_s * sum(lengths)))
     token = json_schema._steps.set([json_schema.MAX_STEPS])
-    with contextlib.suppress(json_schema._StepLimitExceeded):
+    with contextlib.suppress(json_schema.StepLimitExceeded):
         json_schema._matches("a", "a" * 100_000)
     json_schema._steps.reset(token)
     return lengths

@@ -272,7 +272,7 @@ async def test_ensure_fresh_refreshes_once_for_all_waiters(settings: Settings):
 
 
 async def test_ensure_fresh_times_out_without_the_database(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook.ingest.secret_reloader._REFRESH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("boathook.ingest.secret_reloader.REFRESH_TIMEOUT_S", 0.05)
     compiled, rotation = start(settings, FakeStore(None))
     await asyncio.wait_for(rotation.ensure_fresh(), 300)
     assert passes(compiled, "of the file")

@@ -246,7 +246,7 @@ async def test_disconnect_is_returned_on_every_receive():
 
 async def test_an_application_running_long_after_disconnect_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     """Otherwise each client of a quiet live view would leak a task."""
-    monkeypatch.setattr(websocket, "_APP_EXIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(websocket, "APP_EXIT_TIMEOUT_S", 0.05)
     harness = await SocketHarness().accept()
     (task,) = harness.registry.tasks
     harness.socket.connection_lost(None)

@@ -292,16 +292,16 @@ def test_empty_grants_leave_a_gateway_its_share():
 
 
 def test_mutant_without_the_floor_nothing_passes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(source_rate._Floor, "wait_s", lambda *_: 1.0)
+    monkeypatch.setattr(source_rate.Floor, "wait_s", lambda *_: 1.0)
     assert passed_with_a_wrong_store() <= 25
 
 
 def test_mutant_a_gateway_in_debt_for_its_lease_is_blocked(monkeypatch: pytest.MonkeyPatch):
-    def take(self: source_rate._Floor, now: float) -> None:
+    def take(self: source_rate.Floor, now: float) -> None:
         self._refill(now)
         self._tokens -= 1
 
-    monkeypatch.setattr(source_rate._Floor, "take", take)
+    monkeypatch.setattr(source_rate.Floor, "take", take)
     assert passed_with_a_wrong_store() <= 25
 
 

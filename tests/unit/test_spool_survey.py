@@ -137,7 +137,7 @@ class TestInspection:
 
     def test_mutant_without_lock_retries_inspection_blocks_adoption(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
-        monkeypatch.setattr(disk_module, "_LOCK_TRIES", 1)
+        monkeypatch.setattr(disk_module, "LOCK_TRIES", 1)
         with inspecting(folder):
             assert Disk().lock(folder) is None
 
@@ -227,7 +227,7 @@ class TestImport:
         self, tmp_path: Path, database: Database, monkeypatch
     ):
         alive = written(tmp_path, "a")
-        monkeypatch.setattr(disk_module, "_try_lock", lambda _descriptor: True)
+        monkeypatch.setattr(disk_module, "try_lock", lambda _descriptor: True)
         await importer(tmp_path, database).drain()
         alive.write([encode(event("b"))])
         assert suffixes(tmp_path / "1") == [DONE_SUFFIX], "what the gateway has just written will be brought by nobody"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from boathook import config
-from boathook.server.supervisor import Supervisor, _StopSignal
+from boathook.server.supervisor import StopSignal, Supervisor
 
 
 class StubProcess:
@@ -34,7 +34,7 @@ class StubForkServer:
 
     has_ended = False
 
-    def __init__(self, stop: _StopSignal) -> None:
+    def __init__(self, stop: StopSignal) -> None:
         self.started: list[StubProcess] = []
         self.inputs: list[int] = []
         self._stop = stop
@@ -53,7 +53,7 @@ async def test_children_started_while_it_stops_are_stopped_too(tmp_path: Path):
     settings: Any = config.defaults()
     settings["server"] |= {"data_dir": tmp_path, "gateways": 1, "drain_s": 1, "linger_s": 0}
     settings["database"]["url"] = "postgresql://127.0.0.1:1/none"
-    stop = _StopSignal()
+    stop = StopSignal()
     server: Any = StubForkServer(stop)
     supervisor = Supervisor(config.Settings.model_validate(settings), server, None, "", None, {})
     try:

@@ -170,7 +170,7 @@ async def test_forged_key_urls_are_fetched_at_a_limited_rate(gateway, web, keys)
         forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
         flood = message.body.replace(CERTIFICATE.encode(), forged.encode())
         assert await gateway.post("sns", flood, message.headers) == 503
-    assert len(web.asked) <= verification_io._NEW_KEYS_BURST + 10
+    assert len(web.asked) <= verification_io.NEW_KEYS_BURST + 10
     # A key that is known is not held up by the flood.
     assert await gateway.post("sns", message.body, message.headers) == 200
     assert gateway.rejected == []

@@ -78,7 +78,7 @@ async def listen(
     )
     tail = EventFeed(call.work.app_context.database, feed_filter, since)
     log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
-    return _EventStream(
+    return EventStream(
         call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), client_of(request), log
     )
 
@@ -92,7 +92,7 @@ def _listener_slots(request: Request) -> ListenerSlots:
     return slots
 
 
-class _EventStream(Response):
+class EventStream(Response):
     """A response that streams events until the client disconnects."""
 
     def __init__(

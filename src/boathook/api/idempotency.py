@@ -42,7 +42,7 @@ class RequestCanonicalizer(msgspec.Struct, frozen=True):
     def canonical(self, request: Request, body: bytes) -> bytes:
         """Return the canonical form of a request."""
         try:
-            document = _EXACT.decode(body) if body and self.body is not None else None
+            document = EXACT.decode(body) if body and self.body is not None else None
             parts = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
             return _ENCODER.encode(parts)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -93,7 +93,7 @@ def _number(text: str) -> int | float | Decimal:
     return number if Decimal(repr(number)) == exact else exact
 
 
-_EXACT: Final = msgspec.json.Decoder(float_hook=_number)
+EXACT: Final = msgspec.json.Decoder(float_hook=_number)
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")
 
 
@@ -139,7 +139,7 @@ def canonical_of_values(body: Mapping[str, Any], payload: bytes) -> bytes:
     values = {
         name: sorted(set(field_value)) if _is_words(field_value) else field_value for name, field_value in body.items()
     }
-    return _ENCODER.encode([values | {"payload": _EXACT.decode(payload)}, {}])
+    return _ENCODER.encode([values | {"payload": EXACT.decode(payload)}, {}])
 
 
 def canonical_of_input(value: msgspec.Struct) -> bytes:

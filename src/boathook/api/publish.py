@@ -72,7 +72,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _LOG = get_logger("api")
 
 
-class _PlainRequest(RedactedStruct, frozen=True):
+class PlainRequest(RedactedStruct, frozen=True):
     """The parts of a request's head that are needed."""
 
     hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
@@ -130,7 +130,7 @@ class PublishRoute:
         await send({"type": "http.response.start", "status": 202, "headers": head})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def _read_head(self, scope: dict[str, Any]) -> _PlainRequest | None:
+    def _read_head(self, scope: dict[str, Any]) -> PlainRequest | None:
         path = scope["path"]
         path_match = _PATH.fullmatch(path) if scope["method"] == "POST" and not scope["query_string"] else None
         if path_match is None or parse_reference(ids.APPLICATION, path_match[1]) is None:
@@ -147,9 +147,9 @@ class PublishRoute:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             return None
-        return _PlainRequest(path_match[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
+        return PlainRequest(path_match[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
 
-    async def _publish(self, scope: dict[str, Any], request: _PlainRequest, body: bytes) -> _Published | None:
+    async def _publish(self, scope: dict[str, Any], request: PlainRequest, body: bytes) -> _Published | None:
         identifier = new_id()
         if self._buffered is None:
             return await self._publish_directly(scope, request, body, identifier)
@@ -163,7 +163,7 @@ class PublishRoute:
         self,
         buffered: BufferedPublisher,
         scope: dict[str, Any],
-        request: _PlainRequest,
+        request: PlainRequest,
         body: bytes,
         identifier: UUID,
     ) -> _Published | None:
@@ -176,14 +176,14 @@ class PublishRoute:
         return await self._publish_buffered(buffered, scope, request, body, identifier)
 
     async def _publish_directly(
-        self, scope: dict[str, Any], request: _PlainRequest, body: bytes, identifier: UUID
+        self, scope: dict[str, Any], request: PlainRequest, body: bytes, identifier: UUID
     ) -> _Published | None:
         token = await self._publisher.find_token(request.token)
         if token is None:
             return None
         scope[IS_AUTHENTICATED] = True
         try:
-            message = _read_message(body, request, token.principal, identifier)
+            message = read_message(body, request, token.principal, identifier)
             prepared = await self._publisher.prepare(token, message)
         except (ValueError, RecursionError, InvalidMessage, TooManyDeliveries):
             return None
@@ -195,12 +195,12 @@ class PublishRoute:
 
     @staticmethod
     async def _publish_buffered(
-        buffered: BufferedPublisher, scope: dict[str, Any], request: _PlainRequest, body: bytes, identifier: UUID
+        buffered: BufferedPublisher, scope: dict[str, Any], request: PlainRequest, body: bytes, identifier: UUID
     ) -> _Published | None:
         principal = await buffered.access.find_principal(request.token)
         scope[IS_AUTHENTICATED] = True
         try:
-            message = _read_message(body, request, principal, identifier)
+            message = read_message(body, request, principal, identifier)
             published, is_repeated = await buffered.publish(message)
         except (ValueError, RecursionError, InvalidMessage):
             return None
@@ -222,7 +222,7 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
     return body, again
 
 
-def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> Message:
+def read_message(body: bytes, request: PlainRequest, principal: Principal, identifier: UUID) -> Message:
     """Return the message of a plain body. Raises ValueError or InvalidMessage if it is not plain or breaks a rule."""
     fields = _BODY.decode(body)
     payload = bytes(fields.payload)
@@ -242,7 +242,7 @@ def _read_message(body: bytes, request: _PlainRequest, principal: Principal, ide
     )
 
 
-def _idempotency(fields: _Body, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
+def _idempotency(fields: _Body, request: PlainRequest, principal: Principal) -> IdempotencyKey:
     """Return the same key as `idempotency.read_key`: a repeated request may take the other path."""
     values = {name: value for name in _FIELDS if (value := getattr(fields, name)) is not None}
     canonical = canonical_of_values(values, bytes(fields.payload))

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Owner = Annotated[str, typer.Option("--application", "-a", help="Application: id, its beginning, or uid.")]
 Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id, the beginning of it, or uid.")]
 
-_SETTINGS: Final = field_options(NewEndpoint, without=("url", "is_disabled", "api_version"))
+SETTINGS: Final = field_options(NewEndpoint, without=("url", "is_disabled", "api_version"))
 """The options that set an endpoint's fields, by field."""
 Headers = Annotated[
     list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="Header to send.", show_default=False)
@@ -141,7 +141,7 @@ _TESTED: Final = View((ID, Column("type")), ("id", "type"))
     "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
     "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
 ))  # fmt: skip
-@with_options(_SETTINGS, after="url")
+@with_options(SETTINGS, after="url")
 def create_endpoint(
     ctx: typer.Context, application: Owner,
     url: Annotated[str, typer.Option(help="URL that receives messages.")],
@@ -197,7 +197,7 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
 ))  # fmt: skip
-@with_options(_SETTINGS, after="url")
+@with_options(SETTINGS, after="url")
 def update_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     url: Annotated[str | None, typer.Option(help="URL that receives messages.")] = None,

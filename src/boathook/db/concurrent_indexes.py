@@ -30,11 +30,11 @@ _CREATE: Final = re.compile(
 _DROP: Final = re.compile(r"drop index concurrently if exists \w+\.\w+")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _END: Final = re.compile(r";\s*$", re.MULTILINE)
-_LOCK_TIMEOUT: Final = "60s"
+LOCK_TIMEOUT: Final = "60s"
 """For each transaction that began before the build."""
-_LOG_INTERVAL_S: Final = 5.0
+LOG_INTERVAL_S: Final = 5.0
 """How often a running statement and the sessions that block it are logged."""
-_MAX_TRIES: Final = 6
+MAX_TRIES: Final = 6
 
 _LOG = get_logger("migrate")
 
@@ -52,7 +52,7 @@ async def build(connection: asyncpg.Connection, watcher: asyncpg.Connection, nam
         DatabaseError: another kind of statement was found, or a statement failed; the message names it.
     """
     statements = _split(name, sql)
-    await connection.execute(SQL["prepare_build"], _LOCK_TIMEOUT)
+    await connection.execute(SQL["prepare_build"], LOCK_TIMEOUT)
     for statement in statements:
         await _execute_with_retries(connection, watcher, name, statement)
     await connection.execute(SQL["end_build"])
@@ -75,7 +75,7 @@ async def _execute_with_retries(
     connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, statement: str
 ) -> None:
     """Execute one statement; retry it after a deadlock."""
-    for tries_left in reversed(range(_MAX_TRIES)):
+    for tries_left in reversed(range(MAX_TRIES)):
         try:
             await _drop_invalid_index(connection, watcher, name, statement)
             await _execute(connection, watcher, name, statement)
@@ -103,12 +103,12 @@ async def _execute(connection: asyncpg.Connection, watcher: asyncpg.Connection, 
     execution = asyncio.ensure_future(connection.execute(statement))
     holders: list[str] = []
     try:
-        while not (await asyncio.wait({execution}, timeout=_LOG_INTERVAL_S))[0]:
+        while not (await asyncio.wait({execution}, timeout=LOG_INTERVAL_S))[0]:
             holders = await _log_waiting(connection, watcher, name, statement) or holders
         await execution
     except asyncpg.LockNotAvailableError as error:
         raise DatabaseUnavailable(
-            f"migration {name} waits for transactions that began before it, {_LOCK_TIMEOUT} long:"
+            f"migration {name} waits for transactions that began before it, {LOCK_TIMEOUT} long:"
             f" {', '.join(holders) or error}."
             " Let them end, or end them by `select pg_terminate_backend(PID)`; then run `boathook migrate` again"
         ) from error

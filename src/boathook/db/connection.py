@@ -61,7 +61,7 @@ _TICK_S: Final = 0.1
 
 _USER_TIMEOUT_MS: Final = 5_000
 """How long sent data may remain unacknowledged before the system closes a connection."""
-_SOCKET_OPTIONS: Final = (
+SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
@@ -86,7 +86,7 @@ _READ_VALUES: Final = "select array_agg(current_setting(name) order by name) fro
 _applied_values: Final[dict[frozenset[tuple[str, str]], list[str]]] = {}
 """For settings that were all applied at a session's start: their values there, as the server writes them."""
 
-_ARRAY_TYPES: Final = {
+ARRAY_TYPES: Final = {
     "bool": (1000, 16),
     "bytea": (1001, 17),
     "int2": (1005, 21),
@@ -100,7 +100,7 @@ _ARRAY_TYPES: Final = {
 }
 """For types of which boathook's statements use arrays: the ids of the array and of the type, which are the same on all
 servers (https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_type.dat)."""
-_ARRAY_CODECS: Final = [
+ARRAY_CODECS: Final = [
     {
         "oid": array,
         "ns": "pg_catalog",
@@ -113,7 +113,7 @@ _ARRAY_CODECS: Final = [
         "range_subtype": None,
         "attrtypoids": None,
     }
-    for name, (array, element) in _ARRAY_TYPES.items()
+    for name, (array, element) in ARRAY_TYPES.items()
 ]
 
 
@@ -213,7 +213,7 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
 
 def _register_array_types(connection: asyncpg.Connection) -> None:
     # Otherwise the driver queries them on each connection, which takes twice as long as opening it.
-    connection._protocol.get_settings().register_data_types(_ARRAY_CODECS)  # type: ignore[attr-defined]  # noqa: SLF001
+    connection._protocol.get_settings().register_data_types(ARRAY_CODECS)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _set_socket_options(connection: asyncpg.Connection) -> None:
@@ -221,7 +221,7 @@ def _set_socket_options(connection: asyncpg.Connection) -> None:
     transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # noqa: SLF001
     wire = transport.get_extra_info("socket")
     if wire is not None and wire.family in {socket.AF_INET, socket.AF_INET6}:
-        for level, name, value in _SOCKET_OPTIONS:
+        for level, name, value in SOCKET_OPTIONS:
             if hasattr(socket, name):
                 wire.setsockopt(level, getattr(socket, name), value)
 

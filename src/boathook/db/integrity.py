@@ -53,10 +53,10 @@ _MAX_COST_RATIO: Final = 1.5
 """Maximum cost per row of a smaller range, relative to a larger one, at which the smaller query still pays off."""
 _MIN_ROWS: Final = 100
 _MAX_TRIES: Final = 8
-_RETRY_S: Final = 1.0
+RETRY_S: Final = 1.0
 _ORDER_KEY_PAGE: Final = 2_000
-_AUDIT_PAGE: Final = 10_000
-_ISOLATION: Final = "read_committed"
+AUDIT_PAGE: Final = 10_000
+ISOLATION: Final = "read_committed"
 """With this level a statement takes its snapshot after it has locked all that it reads. An earlier snapshot would not
 see what retention recorded of a partition that it truncated while the query waited: truncation is visible to all."""
 _MIN_SPAN: Final = timedelta(milliseconds=1)
@@ -207,10 +207,10 @@ async def check_integrity(
     """
     options = _CheckOptions(dedup_days, dedup_days_of or {}, is_deep, since, until, rest)
     with translate_errors():
-        return await _Check(database, options, progress or _ignore).run()
+        return await Check(database, options, progress or _ignore).run()
 
 
-class _RangeSize:
+class RangeSize:
     """The number of rows in the next range of a scan, based on the duration of earlier queries."""
 
     def __init__(self, walk: Scan) -> None:
@@ -244,7 +244,7 @@ class _RangeSize:
         return small_s / rows > _MAX_COST_RATIO * large_s / more_rows
 
 
-class _Check:
+class Check:
     """One running check."""
 
     def __init__(self, database: Database, scope: _CheckOptions, progress: ProgressCallback) -> None:
@@ -267,6 +267,7 @@ class _Check:
         self._number = 0
 
     async def run(self) -> IntegrityReport:
+        """Check everything and return the report."""
         await self._measure()
         for walk in self._walks:
             self._number += 1
@@ -291,19 +292,19 @@ class _Check:
 
     async def _walk(self, walk: Scan) -> None:
         """Check one range after the other; the duration of the last query determines the size of the next range."""
-        low, size, tries = self._low, _RangeSize(walk), 0
+        low, size, tries = self._low, RangeSize(walk), 0
         while low < self._end:
             self._report(walk.title, low)
             began = time.monotonic()
             try:
                 high = min(await self._bound(walk, low, size.rows), self._end)
-                await self._run_query(_range_query(walk), [low, high, *self._arguments(walk)])
+                await self._run_query(range_query(walk), [low, high, *self._arguments(walk)])
             except _TRANSIENT_ERRORS:
                 tries += 1
                 if tries == _MAX_TRIES:
                     raise
                 size.halve()
-                await sleep(_RETRY_S)
+                await sleep(RETRY_S)
                 continue
             took = time.monotonic() - began
             size.fit(took)
@@ -319,7 +320,7 @@ class _Check:
     async def _run_query(self, sql: str, arguments: Sequence[object]) -> None:
         """Run one statement in its own read-only transaction, and collect its rows."""
         async with self._database.acquire() as connection:
-            async with connection.transaction(isolation=_ISOLATION, readonly=True):
+            async with connection.transaction(isolation=ISOLATION, readonly=True):
                 await connection.execute(f"{self._database.bounds}; {SQL['prepare_look']}")
                 began = time.monotonic()
                 rows = await connection.fetch(sql, *arguments)
@@ -375,7 +376,7 @@ class _Check:
         while True:
             self._report(AUDIT_CHAIN.title)
             began = time.monotonic()
-            rows = await self._database.fetch(SQL[AUDIT_CHAIN.statement], position, _AUDIT_PAGE)
+            rows = await self._database.fetch(SQL[AUDIT_CHAIN.statement], position, AUDIT_PAGE)
             for row in rows if is_first else rows[1:]:
                 if row["is_broken"]:
                     self._counts[AUDIT_CHAIN.statement] += 1
@@ -426,7 +427,7 @@ def _ignore(_step: CheckProgress) -> None:
 
 
 @functools.cache
-def _range_query(walk: Scan) -> str:
+def range_query(walk: Scan) -> str:
     """Return the statement that checks a range, sums it and finds witnesses."""
     parts = [_fill_frame("show_broken", rule.statement) for rule in walk.rules]
     parts += [_fill_frame("show_sums", walk.sums)] if walk.sums else []

@@ -36,16 +36,16 @@ SQL = load(__file__)
 Result = TypeVar("Result")
 
 _WEEKS_AHEAD: Final = 4
-_TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
+TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
     ("event_cause", "attempt", "delivery_archive", "side_effect", "reply"), "event_id"
 )
 """The partitioned tables, each with its partition column."""
 
 _RUN_BUDGET_S: Final = 20.0
-_BATCH: Final = 1_000
-_MAX_MOVED_ROWS: Final = 50_000
+BATCH: Final = 1_000
+MAX_MOVED_ROWS: Final = 50_000
 """Maximum number of rows of one week that are moved out of a default partition, which is locked meanwhile."""
-_MAX_PAGES: Final = 8_192
+MAX_PAGES: Final = 8_192
 """Pages of dedup keys scanned in one run, 64 MiB; a larger table is covered over many runs."""
 _LOCK_TIMEOUT: Final = "250ms"
 _SLOW_STATEMENT_TIMEOUT_S: Final = 600.0
@@ -107,7 +107,7 @@ class _MaintenanceRun:
     async def run(self) -> None:
         retention = self._retention
         cutoff: datetime = await self._connection.fetchval(SQL["find_cutoff"], retention.events_days)
-        for parent in _TIME_COLUMNS:
+        for parent in TIME_COLUMNS:
             await self._move_unpartitioned(parent, cutoff)
         await self._make_partitions()
         for row in await self._connection.fetch(SQL["list_old_partitions"], cutoff):
@@ -139,12 +139,12 @@ class _MaintenanceRun:
 
     async def _move_unpartitioned(self, parent: str, cutoff: datetime) -> None:
         """Move the rows in a default partition to partitions of their own."""
-        key = _TIME_COLUMNS[parent]
+        key = TIME_COLUMNS[parent]
         for row in await self._connection.fetch(
             _fill_names("find_unpartitioned", parent=parent, key=key), cutoff, timeout=_SLOW_STATEMENT_TIMEOUT_S
         ):
             monday, child = _midnight(row["monday"]), f"{parent}_{row['monday']:%Y%m%d}"
-            if row["rows"] > _MAX_MOVED_ROWS:
+            if row["rows"] > MAX_MOVED_ROWS:
                 self._report.left.append(f"move {child}: {row['rows']} rows are too many to move")
                 continue
             moved = await self._try(f"move {child}", functools.partial(self._move_week, parent, child, monday))
@@ -153,7 +153,7 @@ class _MaintenanceRun:
                 self._report.rows_moved += moved
 
     async def _move_week(self, parent: str, child: str, monday: datetime) -> int:
-        names = {"parent": parent, "child": child, "key": _TIME_COLUMNS[parent], "monday": monday.isoformat()}
+        names = {"parent": parent, "child": child, "key": TIME_COLUMNS[parent], "monday": monday.isoformat()}
         await self._connection.execute(_fill_names("lock_default", **names))
         await self._connection.execute(_fill_names("create_week", **names))
         moved = await self._connection.execute(
@@ -225,11 +225,11 @@ class _MaintenanceRun:
 
     async def _delete_old_batch(self, child: str, cutoff: datetime) -> int:
         connection, pick = self._connection, _fill_names("pick_old_events", child=child)
-        picked = [row["id"] for row in await connection.fetch(pick, cutoff, _BATCH, timeout=_SLOW_STATEMENT_TIMEOUT_S)]
+        picked = [row["id"] for row in await connection.fetch(pick, cutoff, BATCH, timeout=_SLOW_STATEMENT_TIMEOUT_S)]
         # A second statement sees deliveries that were added until the last event was picked.
         deleted_ids = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
         await self._record("event", "age", len(deleted_ids))
-        for parent in _TIME_COLUMNS.keys() - {"event"}:
+        for parent in TIME_COLUMNS.keys() - {"event"}:
             number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), deleted_ids)
             await self._record(parent, "age", number)
         return len(deleted_ids)
@@ -241,24 +241,24 @@ class _MaintenanceRun:
                 return
 
     async def _expunge_batch(self) -> int:
-        picked = [row["id"] for row in await self._connection.fetch(SQL["pick_expired_content"], _BATCH)]
+        picked = [row["id"] for row in await self._connection.fetch(SQL["pick_expired_content"], BATCH)]
         number: int = await self._connection.fetchval(SQL["expunge_content"], picked)
         await self._record("content", "expired", number)
         return number
 
     async def _delete_expired_dedup_keys(self) -> None:
         pages: int = await self._connection.fetchval(SQL["measure_dedup"]) + 1
-        first = random.randrange(pages - _MAX_PAGES) if pages > _MAX_PAGES else 0
-        await self._delete_in_batches("dedup", "forget_expired_keys", first, first + _MAX_PAGES)
+        first = random.randrange(pages - MAX_PAGES) if pages > MAX_PAGES else 0
+        await self._delete_in_batches("dedup", "forget_expired_keys", first, first + MAX_PAGES)
 
     async def _delete_in_batches(self, kind: str, statement: str, *bounds: float | Sequence[str]) -> None:
         """Delete rows beyond the bounds, in batches."""
         while self._has_time():
-            if (await self._try(kind, functools.partial(self._delete_batch, kind, statement, bounds)) or 0) < _BATCH:
+            if (await self._try(kind, functools.partial(self._delete_batch, kind, statement, bounds)) or 0) < BATCH:
                 return
 
     async def _delete_batch(self, kind: str, statement: str, bounds: Sequence[float | Sequence[str]]) -> int:
-        rows = await self._connection.fetch(SQL[statement], *bounds, _BATCH)
+        rows = await self._connection.fetch(SQL[statement], *bounds, BATCH)
         for row in rows:
             await self._record(kind, row["reason"], row["dropped"])
         return sum(row["dropped"] for row in rows)

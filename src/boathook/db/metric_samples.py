@@ -118,7 +118,7 @@ def _kept_step(step_s: int) -> int:
 
 def _combine_steps(rows: Iterable[Any], step_s: int, read: Callable[[str], MetricSnapshot]) -> list[Sample]:
     steps: dict[datetime, list[HostSample]] = {}
-    for sample in _downsample(_decode_rows(rows, read), step_s):
+    for sample in _downsample(decode_rows(rows, read), step_s):
         steps.setdefault(sample.at, []).append(sample)
     return [Sample(at, combine_hosts(sample.snapshot for sample in of), len(of)) for at, of in sorted(steps.items())]
 
@@ -126,7 +126,7 @@ def _combine_steps(rows: Iterable[Any], step_s: int, read: Callable[[str], Metri
 async def read_latest(database: Database | Connection, *, within_s: float) -> list[HostSample]:
     """Return the latest row of each host with a row within *within_s* seconds."""
     rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
-    return list(_decode_rows(rows))
+    return list(decode_rows(rows))
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ async def read_stored_since(connection: Connection, since: datetime) -> StoredSa
 
 async def _read_stored(rows: Sequence[Any]) -> StoredSamples:
     # A day of many hosts takes long to decode, so it must not block the event loop.
-    samples = await asyncio.to_thread(lambda: list(_decode_rows(rows)))
+    samples = await asyncio.to_thread(lambda: list(decode_rows(rows)))
     return StoredSamples(samples, max((row["stored_at"] for row in rows), default=None))
 
 
@@ -194,22 +194,22 @@ async def _roll_up(database: Database, app_metrics: Collection[str]) -> int:
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_roll_up"])
         rows = await connection.fetch(SQL["take_rows"], _BATCH)
-        if samples := list(_decode_rows(rows)):
+        if samples := list(decode_rows(rows)):
             for step_s in RETENTION_S.keys() - {STEP_S}:
-                await _add(connection, step_s, samples)
+                await add(connection, step_s, samples)
             if app_metrics:
                 of_apps = [HostSample(sample.host, sample.at, sample.snapshot.only(app_metrics)) for sample in samples]
-                await _add(connection, APP_STEP_S, of_apps)
+                await add(connection, APP_STEP_S, of_apps)
         if rows:
             keys = [row["at"] for row in rows], [row["host"] for row in rows]
             await connection.execute(SQL["mark_rolled_up"], *keys)
     return len(rows)
 
 
-async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
+async def add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
     """Add rows to the rows of a coarser step."""
     fresh = list(_downsample(rows, step_s))
-    coarser = _decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
+    coarser = decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
     sums = list(_downsample([*coarser, *fresh], step_s))
     await connection.execute(SQL["write_coarser"], step_s, *_places(sums), *_to_columns(sums))
 
@@ -240,7 +240,7 @@ def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
     return column(MetricSnapshot.limited), column(MetricSnapshot.totals)
 
 
-def _decode_rows(rows: Iterable[Any], read: Callable[[str], MetricSnapshot] = decode) -> Iterable[HostSample]:
+def decode_rows(rows: Iterable[Any], read: Callable[[str], MetricSnapshot] = decode) -> Iterable[HostSample]:
     """Decode the samples in rows; skip those that another version has written in another format."""
     for row in rows:
         with contextlib.suppress(msgspec.DecodeError):

@@ -40,10 +40,10 @@ _MAX_WAIT_S: Final = 300.0
 """How long to wait while another process migrates the same database."""
 _POLL_INTERVAL_S: Final = 0.2
 _LOG_INTERVAL_S: Final = 10.0
-_LOCK_TIMEOUT: Final = "5s"
+LOCK_TIMEOUT: Final = "5s"
 """How long a migration may wait for a table, and so block the sessions that queue behind it."""
 _MAX_TRIES: Final = 6
-_TRY_LOCK: Final = "select pg_try_advisory_lock(hashtextextended('boathook.migrate', 0))"
+TRY_LOCK: Final = "select pg_try_advisory_lock(hashtextextended('boathook.migrate', 0))"
 """Polled: a process that waited in the statement would hold a snapshot, for which a concurrent build would wait."""
 
 _LOG = get_logger("migrate")
@@ -114,14 +114,14 @@ async def list_pending(database: Database | str, apps: Sequence[tuple[str, Path]
 
 
 def _read(apps: Sequence[tuple[str, Path]], *, only_pre: bool = False) -> list[Migration]:
-    own = _read_own(MIGRATIONS)
+    own = read_own(MIGRATIONS)
     if only_pre:
         return list(itertools.takewhile(lambda migration: not migration.is_post, own))
     return [*own, *(migration for app, folder in apps for migration in _read_folder(app, folder))]
 
 
 @functools.cache
-def _read_own(folder: Path) -> Sequence[Migration]:
+def read_own(folder: Path) -> Sequence[Migration]:
     """Return boathook's own migrations, read once, because each health check of a gateway needs them."""
     return _read_folder(CORE, folder)
 
@@ -242,7 +242,7 @@ async def connected(url: str, **server_settings: str) -> AsyncIterator[asyncpg.C
 
 @contextlib.asynccontextmanager
 async def _session(url: str) -> AsyncIterator[asyncpg.Connection]:
-    settings = {"lock_timeout": _LOCK_TIMEOUT, "client_min_messages": "warning"}
+    settings = {"lock_timeout": LOCK_TIMEOUT, "client_min_messages": "warning"}
     async with connected(url, application_name="boathook:migrate", **settings) as connection:
         yield connection
 
@@ -258,7 +258,7 @@ async def _lock(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def _take_lock(connection: asyncpg.Connection) -> None:
     for polls in itertools.count(1):
-        if await connection.fetchval(_TRY_LOCK):
+        if await connection.fetchval(TRY_LOCK):
             return
         if polls * _POLL_INTERVAL_S >= _MAX_WAIT_S:
             raise DatabaseUnavailable(

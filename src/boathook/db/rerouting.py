@@ -28,7 +28,7 @@ SQL = load(__file__, fragments_of=(delivery_commands.__file__,))
 
 MAX_COUNTED: Final = 10_000
 """Maximum number of unhandled events that are counted."""
-_MAX_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 """Maximum bytes of bodies per query, unless a single body is larger."""
 _PREFIX: Final = "handler:"
 
@@ -131,7 +131,7 @@ async def _reroute(
         delivery_rows += await _insert_deliveries(connection, deliveries, later, is_named=to is not None)
     added = [row for row in delivery_rows if row["recipient"] is not None]
     await unblock(connection, [(row["recipient"], row["order_key"]) for row in added])
-    routed = await _record(connection, action, added)
+    routed = await record(connection, action, added)
     await notify_due(connection)
     return RerouteResult(len(event_ids), routed, len(added), len(delivery_rows) - len(added) + unclear)
 
@@ -252,7 +252,7 @@ def _split_by_size(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate
     size = 0
     for candidate in candidates:
         weight = candidate.row["size"] if candidate.reads_body else 0
-        if portion and size + weight > _MAX_BYTES:
+        if portion and size + weight > MAX_BYTES:
             yield portion
             portion, size = [], 0
         portion.append(candidate)
@@ -297,7 +297,7 @@ async def _insert_deliveries(
     return rows
 
 
-async def _record(connection: Connection, action: AuditContext, added: Sequence[Record]) -> int:
+async def record(connection: Connection, action: AuditContext, added: Sequence[Record]) -> int:
     """Record for each event its new recipients in the audit; return the number of events."""
     recipients: dict[UUID, dict[str, None]] = defaultdict(dict)
     for row in added:

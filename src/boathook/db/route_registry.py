@@ -147,7 +147,7 @@ async def register(database: Database, app: str, routes: Sequence[Route]) -> Non
             await connection.execute(SQL["save_routes"], _encode(changed))
         if retired:
             await connection.execute(SQL["retire_routes"], *map(list, zip(*retired, strict=True)))
-        await _schedule_backfill(connection, app, routes, {recipient for recipient, _ in former_routes})
+        await schedule_backfill(connection, app, routes, {recipient for recipient, _ in former_routes})
 
 
 def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
@@ -160,7 +160,7 @@ def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
     return numbered
 
 
-async def _schedule_backfill(
+async def schedule_backfill(
     connection: Connection, app: str, routes: Sequence[Route], former_recipients: Collection[str]
 ) -> None:
     """Schedule the rerouting of past events for handlers that are registered for the first time and request them.

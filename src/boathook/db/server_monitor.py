@@ -40,7 +40,7 @@ NotificationCallback = Callable[[str], None]
 MIN_SERVER_VERSION: Final = 140000
 MAX_STALLED: Final = 32
 """Commits waiting for a synchronous standby at which no more are started: each occupies a server connection."""
-_MAX_COMMIT_S: Final = 3.0
+MAX_COMMIT_S: Final = 3.0
 """How long a statement that commits may take while commits wait for a synchronous standby."""
 
 _REMEDIES: Final = {
@@ -247,7 +247,7 @@ class ServerMonitor:
             self._committing.pop(connection, None)
 
     def _close_stalled(self) -> None:
-        latest = time.monotonic() - _MAX_COMMIT_S
+        latest = time.monotonic() - MAX_COMMIT_S
         for connection in [candidate for candidate, since in self._committing.items() if since < latest]:
             del self._committing[connection]
             terminate(connection)

@@ -569,10 +569,10 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     await asyncio.wait(tasks, timeout=_LAST_S)
 
 
-_OUTCOMES: Final = {Complete: "succeeded", RetryAt: "retry", WaitUntil: "waiting", DeadLetter: "dead"}
+OUTCOMES: Final = {Complete: "succeeded", RetryAt: "retry", WaitUntil: "waiting", DeadLetter: "dead"}
 
 
 def _outcome_name(decision: Decision) -> str:
     """Return the outcome as metrics and the log name it."""
     is_ignored = isinstance(decision, Complete) and decision.ignored_because is not None
-    return "ignored" if is_ignored else _OUTCOMES[type(decision)]
+    return "ignored" if is_ignored else OUTCOMES[type(decision)]

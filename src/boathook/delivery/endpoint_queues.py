@@ -51,7 +51,7 @@ IDLE_S: Final = 60.0
 """Seconds after which an idle endpoint is dropped."""
 _MAX_FIRST_CLAIM: Final = 8
 """Maximum number of claims for an endpoint whose request duration is unknown."""
-_LIMITS_AGE_S: Final = 5.0
+LIMITS_AGE_S: Final = 5.0
 """How long an endpoint's limits are used before they are read again."""
 _OVERLAP: Final = timedelta(seconds=0.25)
 """How far the watermark stays behind the latest claim: transactions do not commit in the order they begin."""
@@ -63,7 +63,7 @@ _DISCOVER_SHARE: Final = 0.1
 _MAX_DISCOVER_PAUSE_S: Final = 0.5
 _DISCOVER_IDLE_S: Final = 0.02
 """Minimum interval between two queries if the first found nothing."""
-_PROBE_HOLD_S: Final = 10.0
+PROBE_HOLD_S: Final = 10.0
 """How long a sender holds a probe beyond the timeouts of its requests."""
 _PROBE_AGAIN_S: Final = 1.0
 
@@ -296,7 +296,7 @@ class EndpointQueues:
 
         A pause may have ended, or an operator wants a probe: a paused endpoint is read again at once.
         """
-        read_since, unknown = time.monotonic() - _LIMITS_AGE_S, []
+        read_since, unknown = time.monotonic() - LIMITS_AGE_S, []
         for recipient in recipients:
             if not recipient.startswith(RECIPIENT):
                 continue
@@ -411,7 +411,7 @@ class EndpointQueues:
             if slots > 0:
                 claimable.append((queue, slots))
         # Each request is for as many deliveries as the endpoint may have due, which is usually one.
-        shares = _divide(MAX_CLAIMED, [slots for _, slots in claimable])
+        shares = divide(MAX_CLAIMED, [slots for _, slots in claimable])
         requests = [
             ClaimRequest(queue, slots, is_probe=queue.open_until is not None)
             for (queue, _), slots in zip(claimable, shares, strict=True)
@@ -477,7 +477,7 @@ class EndpointQueues:
         probes = await self._store.take_probes(
             [queue.endpoint_id for queue in queues],
             timeout_s=self._timeout_s,
-            hold_s=self._timeout_s + _PROBE_HOLD_S,  # an access token may be requested before
+            hold_s=self._timeout_s + PROBE_HOLD_S,  # an access token may be requested before
         )
         for queue in queues:
             queue.is_probing = queue.endpoint_id in probes
@@ -610,7 +610,7 @@ class EndpointQueues:
         meters.gauge("boathook_endpoint_circuit_breakers_open", sum(queue.open_until is not None for queue in self))
 
 
-def _divide(total: int, requested: Sequence[int]) -> list[int]:
+def divide(total: int, requested: Sequence[int]) -> list[int]:
     """Divide *total* so that small requests get all they want, and the others equal parts of the rest."""
     shares = [0] * len(requested)
     smallest_first = sorted(range(len(requested)), key=requested.__getitem__)

@@ -40,7 +40,7 @@ from boathook.observability import meters, tracer
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
-_OWN_CONNECTIONS: Final = 2
+OWN_CONNECTIONS: Final = 2
 _IDLE_S: Final = 0.5
 """Interval of looking for transactions that began for a claim which then did not start."""
 _NO_REPLIES: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
@@ -249,7 +249,7 @@ async def run_worker(
         Database.open,
         database.url,
         purpose="worker",
-        size=_OWN_CONNECTIONS,
+        size=OWN_CONNECTIONS,
         connect_timeout_s=database.connect_timeout_s,
         statement_timeout_s=database.statement_timeout_s,
         is_reset=False,
@@ -279,13 +279,13 @@ async def run_worker(
                     handlers=handlers,
                     worker_id=worker_id,
                     only_suspects=only_suspects,
-                    inline=_follow_inline(live, find_inline),
+                    inline=follow_inline(live, find_inline),
                     retries=live.retry_defaults(),
                 )
                 await worker.run(stop, beat, predecessors=predecessors)
 
 
-def _follow_inline(live: LiveSettings, find_inline: FindInline) -> Mapping[str, frozenset[int]]:
+def follow_inline(live: LiveSettings, find_inline: FindInline) -> Mapping[str, frozenset[int]]:
     """Return the inline sources, which follow the stored sources."""
     inline = dict(find_inline(live.current))
 

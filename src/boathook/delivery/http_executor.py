@@ -39,7 +39,7 @@ TOKEN_UNAVAILABLE: Final = "OAUTH"  # noqa: S105 - a code, not a secret
 """Failure code of an attempt for which no access token could be obtained."""
 _CONTENT_DELETED: Final = Failure(code=CONTENT_GONE, error="the message's content was deleted", is_final=True)
 _UNAUTHORIZED: Final = 401
-_CONNECTIONS: Final = 5
+CONNECTIONS: Final = 5
 _UNANSWERED_S: Final = 60.0
 """Seconds past the endpoint's timeout after which a request without any result is abandoned."""
 
@@ -210,7 +210,7 @@ async def run_sender(
         Database.open,
         database.url,
         purpose="sender",
-        size=_CONNECTIONS,
+        size=CONNECTIONS,
         connect_timeout_s=database.connect_timeout_s,
         statement_timeout_s=database.statement_timeout_s,
         is_reset=False,

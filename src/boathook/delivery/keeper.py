@@ -76,7 +76,7 @@ _SHARE: Final = 0.1
 """A slow job runs less often, so that it takes no more than this share of the time."""
 
 
-class _Owned(msgspec.Struct, frozen=True):
+class Owned(msgspec.Struct, frozen=True):
     """A chore and the app that declares it."""
 
     app: str
@@ -84,6 +84,7 @@ class _Owned(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
+        """The name of the chore in metrics and logs, with that of its app."""
         return f"{self.app}.{self.chore.name}"
 
 
@@ -99,7 +100,7 @@ class AppChores:
     def __init__(self, database: Database, hooks: Iterable[Boathook], *, drain_s: float) -> None:
         self._database = database
         self._drain_s = drain_s
-        self._owned = [_Owned(hook.name or "app", chore) for hook in hooks for chore in hook.manifest.chores]
+        self._owned = [Owned(hook.name or "app", chore) for hook in hooks for chore in hook.manifest.chores]
 
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
@@ -118,14 +119,14 @@ class AppChores:
                 for task in stuck:
                     _LOG.error("chore_stuck", app=tasks[task].app, chore=tasks[task].chore.name)
 
-    async def _repeat(self, owned_chore: _Owned) -> None:
+    async def _repeat(self, owned_chore: Owned) -> None:
         due_at = time.monotonic()
         while True:
             await asyncio.sleep(due_at - time.monotonic())
             await self._run_if_locked(owned_chore)
             due_at = next_time(due_at, owned_chore.chore.every_s, time.monotonic())
 
-    async def _run_if_locked(self, owned_chore: _Owned) -> None:
+    async def _run_if_locked(self, owned_chore: Owned) -> None:
         try:
             async with try_advisory_lock(self._database, owned_chore.title) as connection:
                 if connection is not None:
@@ -139,7 +140,7 @@ def next_time(due_at: float, every_s: float, now: float) -> float:
     return due_at + every_s * max(1, math.ceil((now - due_at) / every_s))
 
 
-async def _hold(lock_connection: Connection, owned_chore: _Owned) -> None:
+async def _hold(lock_connection: Connection, owned_chore: Owned) -> None:
     """Run a chore, and cancel it if its lock is lost; return when it has ended."""
     doing = asyncio.create_task(_do(owned_chore), name=f"doing:{owned_chore.title}")
     try:
@@ -150,7 +151,7 @@ async def _hold(lock_connection: Connection, owned_chore: _Owned) -> None:
         await asyncio.wait({doing})
 
 
-async def _do(owned_chore: _Owned) -> None:
+async def _do(owned_chore: Owned) -> None:
     """Run a chore once; an error is logged and counted, not raised."""
     app, name = owned_chore.app, owned_chore.chore.name
     outcome, started = "broken_off", time.monotonic()
@@ -208,7 +209,7 @@ class Keeper:
         hooks = tuple(hooks)
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
-        self._alerts = AlertService(settings, database.url, _alert_checks(hooks))
+        self._alerts = AlertService(settings, database.url, alert_checks(hooks))
         self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
         retries = retries or settings.retry_defaults()
         self._store = DeliveryStore(database, retries)
@@ -368,7 +369,7 @@ def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
     return folded
 
 
-def _alert_checks(hooks: Iterable[Boathook]) -> dict[str, AlertCheck]:
+def alert_checks(hooks: Iterable[Boathook]) -> dict[str, AlertCheck]:
     """Return the checks of the apps' alerts by rule, each in a transaction of its app."""
 
     def in_transaction(hook: Boathook, name: str) -> AlertCheck:

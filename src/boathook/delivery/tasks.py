@@ -34,10 +34,10 @@ from boathook.handlers.outbox import Outbox
 from boathook.observability.log import get_logger
 
 _BEGINNING: Final = UUID(int=0)
-_APPLICATIONS: Final = 200
-_COUNTED: Final = 50
+APPLICATIONS: Final = 200
+COUNTED: Final = 50
 """Applications in a step that counts their messages."""
-_PURGED: Final = 200
+PURGED: Final = 200
 _COUNTING_S: Final = 2.0
 """How long the messages of a task are counted before it is started."""
 STEP: Final = 500
@@ -242,14 +242,14 @@ def _choice(request: Mapping[str, Any]) -> ResendFilter:
 
 async def _purge(connection: Connection, task: Task, after: UUID) -> StepResult:
     application = _application(task)
-    message_ids = await messages.page_ids(connection, application, _window(task, after), limit=_PURGED)
+    message_ids = await messages.page_ids(connection, application, _window(task, after), limit=PURGED)
     purged_ids = await messages.expunge(connection, application, message_ids) if message_ids else []
     data = {"messagesPurged": task.data.get("messagesPurged", 0) + len(purged_ids)}
-    return StepResult(data, _from(message_ids[-1] if len(message_ids) == _PURGED else None))
+    return StepResult(data, _from(message_ids[-1] if len(message_ids) == PURGED else None))
 
 
 async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepResult:
-    rows = await tasks.page_subscriptions(connection, task.organization, after, limit=_APPLICATIONS)
+    rows = await tasks.page_subscriptions(connection, task.organization, after, limit=APPLICATIONS)
     stats = [
         {
             "appId": ids.show(ids.APPLICATION, row.application_id),
@@ -259,14 +259,14 @@ async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepRes
         for row in rows
     ]
     data = {"event_types": [*task.data.get("event_types", ()), *stats]}
-    return StepResult(data, _from(rows[-1].application_id if len(rows) == _APPLICATIONS else None))
+    return StepResult(data, _from(rows[-1].application_id if len(rows) == APPLICATIONS else None))
 
 
 async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
     requested_ids = task.request.get("application_ids")
     application_ids = None if requested_ids is None else [UUID(application_id) for application_id in requested_ids]
     window = _range_of(task.request)
-    rows = await tasks.page_usage(connection, task.organization, after, window, application_ids, limit=_COUNTED)
+    rows = await tasks.page_usage(connection, task.organization, after, window, application_ids, limit=COUNTED)
     stats = [
         {
             "appId": ids.show(ids.APPLICATION, row.application_id),
@@ -276,7 +276,7 @@ async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
         for row in rows
     ]
     data = {"appStats": [*task.data.get("appStats", ()), *stats]}
-    return StepResult(data, _from(rows[-1].application_id if len(rows) == _COUNTED else None))
+    return StepResult(data, _from(rows[-1].application_id if len(rows) == COUNTED else None))
 
 
 def _place(task: Task) -> UUID:

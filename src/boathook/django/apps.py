@@ -44,11 +44,11 @@ class BoathookConfig(AppConfig):  # type: ignore[misc]  # Django carries no type
 
 def _migrate(using: str, **_: Any) -> None:
     """Bring boathook's schema up to date after ``manage.py migrate``, and in the database of tests."""
-    if using == _ALIAS and _is_postgresql():
+    if using == _ALIAS and is_postgresql():
         asyncio.run(migrate(config.load(None, {"database.url": database_url()}), ()))
 
 
-def _is_postgresql() -> bool:
+def is_postgresql() -> bool:
     """Return whether the project's database is PostgreSQL."""
     return bool(connections[_ALIAS].vendor == "postgresql")
 
@@ -73,7 +73,7 @@ def database_url() -> str:
 def check_project(**_: Any) -> list[checks.CheckMessage]:
     """Return what keeps boathook from working in this project."""
     messages: list[checks.CheckMessage] = []
-    if not _is_postgresql():
+    if not is_postgresql():
         hint = 'Set its ENGINE to "django.db.backends.postgresql".'
         messages.append(
             checks.Error(f"boathook needs PostgreSQL in DATABASES[{_ALIAS!r}].", hint=hint, id="boathook.E001")

@@ -300,7 +300,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-class _CompiledRoute:
+class CompiledRoute:
     """One compiled route."""
 
     __slots__ = ("_patterns", "channels", "filter", "order_key", "order_parts", "recipient")
@@ -314,6 +314,7 @@ class _CompiledRoute:
         self.order_parts = None if route.order_by in {None, WHOLE} else split_path(str(route.order_by))
 
     def fits(self, type: str) -> bool:
+        """Return whether the route selects events of this type."""
         return any(pattern.matches(type) for pattern in self._patterns)
 
 
@@ -335,11 +336,11 @@ class Router:
         self.assignments: Mapping[str, Assignment] = {assignment.source: assignment for assignment in assignments}
         """The homes of the sources that have been assigned to one, as of this version."""
         self._parse = parse
-        self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
+        self._lines: dict[_Origin, list[tuple[int, CompiledRoute]]] = {}
         for position, route in enumerate(routes):
             origin = (None if route.application is not None else route.source, route.application)
             try:
-                line = _CompiledRoute(route)
+                line = CompiledRoute(route)
             except ValueError as error:
                 raise ValueError(f"route to {route.recipient}: {error}") from None
             self._lines.setdefault(origin, []).append((position, line))
@@ -413,7 +414,7 @@ class Router:
         self._known[source, application, type] = plan
         return plan
 
-    def _lines_for(self, source: str | None, application: str | None) -> list[_CompiledRoute]:
+    def _lines_for(self, source: str | None, application: str | None) -> list[CompiledRoute]:
         """Return the routes of a source or application, in the order of the routes."""
         origins: set[_Origin] = set()
         if source is not None:
@@ -425,7 +426,7 @@ class Router:
 
     @staticmethod
     def _match_routes(
-        lines: tuple[_CompiledRoute, ...], subject: FilterInput, item: int | None = None, channels: tuple[str, ...] = ()
+        lines: tuple[CompiledRoute, ...], subject: FilterInput, item: int | None = None, channels: tuple[str, ...] = ()
     ) -> tuple[NewDelivery, ...]:
         matched: dict[str, NewDelivery] = {}
         for line in lines:
@@ -443,7 +444,7 @@ _Origin = tuple[str | None, str | None]
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    lines: tuple[_CompiledRoute, ...]
+    lines: tuple[CompiledRoute, ...]
     always: tuple[NewDelivery, ...] | None
     """The deliveries, if they depend on neither body, headers nor channels."""
     reads_body: bool

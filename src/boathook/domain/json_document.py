@@ -22,7 +22,7 @@ MAX_DIGITS: Final = 4_300
 MAX_KEY: Final = 300
 _FLOAT_DIGITS: Final = 15
 """Every decimal number of as many digits is equal to a float's shortest text."""
-_PIECE: Final = 131_072
+PIECE: Final = 131_072
 
 _MAX_SHOWN: Final = 40
 _SURROGATES: Final = re.compile(
@@ -70,7 +70,7 @@ def _pieces(body: bytes) -> Iterator[bytes]:
     """Yield *body* in pieces that separate no backslash from the character it escapes."""
     start = 0
     while start < len(body):
-        end = start + _PIECE
+        end = start + PIECE
         if body[end - 1 : end] == b"\\" and (escaped := _REST_OF_ESCAPE.match(body, end)) is not None:
             end = escaped.end()
         yield body[start:end]

@@ -22,7 +22,7 @@ MAX_SECONDS: Final = 36_500 * 86_400.0
 """A century: the longest time that code may ask for, so that no due time is outside of the calendar."""
 _MAX_STRETCH = 2.0
 _MIN_STRETCH_S = 3_600.0
-_OUTAGE_FIRST_S = 1.0
+OUTAGE_FIRST_S = 1.0
 _OUTAGE_LONGEST_S = 60.0
 
 
@@ -378,7 +378,7 @@ def _retry_free(
     state: AttemptState, policy: RetryPolicy, now: datetime, jitter: float, outcome: Interruption
 ) -> Decision:
     code, error = _code(outcome.code), _clip(outcome.error, MAX_NOTE)
-    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(state.free_retries, MAX_FREE_RETRIES))
+    base_s = min(_OUTAGE_LONGEST_S, OUTAGE_FIRST_S * 2.0 ** min(state.free_retries, MAX_FREE_RETRIES))
     wait_s = base_s * (0.5 + jitter)
     age_s = (now - state.enqueued_at).total_seconds()
     if state.free_retries >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:

@@ -61,7 +61,7 @@ _MEMORY_DAYS: Final = 90.0
 IDEMPOTENCY_DAYS: Final = 1.0
 """Days for which the idempotency key of a message without its own id is stored."""
 _MAX_ROUNDS: Final = 5
-_MAX_ROUTES: Final = 100_000
+MAX_ROUTES: Final = 100_000
 """Maximum number of compiled routes in memory, over all applications."""
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
@@ -281,7 +281,7 @@ class _RouteCache:
             self._remove(key)
             self._kept[key] = compiled
             self._lines += _weight(compiled)
-            while self._lines > _MAX_ROUTES and len(self._kept) > 1:
+            while self._lines > MAX_ROUTES and len(self._kept) > 1:
                 self._lines -= _weight(self._kept.popitem(last=False)[1])
 
     def drop(self, key: tuple[str, str]) -> None:

@@ -426,7 +426,7 @@ class Runner(Runs):
             commit_outcome = await self._commit_outcome(running.work.claim, completion.state)
             if commit_outcome is not None:
                 return commit_outcome
-        if _is_interrupted(error, completion):
+        if is_interrupted(error, completion):
             return Interruption(error=_sentence(error), traceback=format_traceback(error))
         running.error = error
         return make_failure(error, handler)
@@ -507,7 +507,7 @@ async def _roll_back(connection: Connection, run_slot: RunSlot) -> None:
         await run_slot.release()
 
 
-def _is_interrupted(error: BaseException, completion: Completion) -> bool:
+def is_interrupted(error: BaseException, completion: Completion) -> bool:
     """Return whether an attempt failed because the connection to PostgreSQL was lost or never made."""
     if isinstance(error, HandlerMisuse):
         return False

@@ -7,7 +7,7 @@ listener checks all connections four times a second (`Connection.check`); no req
       any of them ──refused, or answered with `Connection: close` before the body was read──> CLOSING
       any of them ──closed while the client still has data to read──> FLUSHING
 
-httptools rejects most inputs that two parsers could read differently; `_head_error` rejects the rest. After any 4xx the
+httptools rejects most inputs that two parsers could read differently; `head_error` rejects the rest. After any 4xx the
 connection closes, so that nothing after a doubtful request is read as another request.
 
 At a path where an application handles WebSockets, a `boathook.http.websocket.WebSocketConnection` replaces this
@@ -41,8 +41,8 @@ from boathook.observability.log import get_logger, is_on
 
 _LOG = get_logger("http")
 _MAX_HEADERS: Final = 100
-_MAX_CHUNKS: Final = 16_384
-_CHUNK_FRAMING_BYTES: Final = 16
+MAX_CHUNKS: Final = 16_384
+CHUNK_FRAMING_BYTES: Final = 16
 """Bytes of framing that each chunk may have; more of them are extensions, which count against `max_head`."""
 _PARSED_BYTES: Final = 4_096
 """Bytes that are parsed between two checks of the limits."""
@@ -323,7 +323,7 @@ class Connection(HttpToolsProtocol):
         if self._in_head or self.phase is Phase.HEAD:
             self._watch_open_head(fed)
         elif self.phase is Phase.BODY:
-            framing = self._wire_size - self._body_size - _CHUNK_FRAMING_BYTES * self._chunks
+            framing = self._wire_size - self._body_size - CHUNK_FRAMING_BYTES * self._chunks
             if framing > self.registry.limits.max_head:
                 self.refuse(400, "chunk_flood")
 
@@ -367,14 +367,14 @@ class Connection(HttpToolsProtocol):
     def on_chunk_header(self) -> None:
         """Count chunks: a body of single-byte chunks costs far more than it carries."""
         self._chunks += 1
-        if self._chunks > _MAX_CHUNKS:
+        if self._chunks > MAX_CHUNKS:
             raise _Refused(400, "chunk_flood")
 
     def on_headers_complete(self) -> None:
         """Check the head and pass the request to the application."""
         self._in_head = False
         version = self.parser.get_http_version()
-        reason = _head_error(self._framing_headers, version)
+        reason = head_error(self._framing_headers, version)
         if reason:
             raise _Refused(400, reason)
         if self._head_size + len(self.url) > self.registry.limits.max_head:
@@ -471,7 +471,7 @@ class Connection(HttpToolsProtocol):
         self.active = exchange
         self._enter(Phase.BODY if exchange.more_body else Phase.BUSY)
         self._body_size = len(exchange.body)
-        self._wire_size = self._body_size + _CHUNK_FRAMING_BYTES * self._chunks
+        self._wire_size = self._body_size + CHUNK_FRAMING_BYTES * self._chunks
         if exchange.handler is not None:
             if not exchange.more_body:
                 self.loop.call_soon(exchange.handle)
@@ -619,7 +619,7 @@ def _classify_error(error: httptools.HttpParserError) -> tuple[int, str]:
     return 400, "malformed"
 
 
-def _head_error(watched: dict[bytes, list[bytes]], version: str) -> str | None:
+def head_error(watched: dict[bytes, list[bytes]], version: str) -> str | None:
     """Return why a head is ambiguous about the request's end or target, or None."""
     encodings, lengths = watched.get(b"transfer-encoding"), watched.get(b"content-length")
     if version not in {"1.1", "1.0"}:

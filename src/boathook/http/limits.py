@@ -19,7 +19,7 @@ LIGHT_CLIENT_CONNECTIONS: Final = 16
 _RESERVED_FRACTION: Final = 8
 """Fraction (1/n) of the connection slots that is reserved for such clients."""
 _PAUSE_FACTOR: Final = 3.0
-_MAX_PAUSE_S: Final = 0.1
+MAX_PAUSE_S: Final = 0.1
 _MEASURED_ITERATIONS: Final = 2
 """Event loop iterations over which the cost of a started request is measured."""
 
@@ -156,7 +156,7 @@ class FairScheduler:
         if slices:
             loop.call_soon(self._measure, began, slices - 1)
         else:
-            loop.call_later(min((loop.time() - began) * self._pause, _MAX_PAUSE_S), self._next)
+            loop.call_later(min((loop.time() - began) * self._pause, MAX_PAUSE_S), self._next)
 
     def _next(self) -> None:
         self._is_taken = False

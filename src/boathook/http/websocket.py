@@ -35,14 +35,14 @@ MAX_MESSAGE_BYTES: Final = 65_536
 _MAX_UNREAD: Final = 32
 """Maximum messages that wait for the application. Beyond that nothing is read from the peer, not even its pongs, so an
 application that does not read for long loses the connection."""
-_READ_CHUNK: Final = 1_024
+READ_CHUNK: Final = 1_024
 """Bytes that are parsed as frames at a time."""
 _MAX_FRAMES_PER_TURN: Final = 256
 """Frames that are read before other connections get their turn; one read may contain 43,000 empty ones."""
 _PING_INTERVAL_S: Final = 20.0
 _PONG_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
-_APP_EXIT_TIMEOUT_S: Final = 10.0
+APP_EXIT_TIMEOUT_S: Final = 10.0
 """Maximum seconds until an application ends after its peer has disconnected; one that only waits for data to send would
 not end."""
 _RESTART: Final = 1012
@@ -153,7 +153,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._notify_disconnect(1006, "")
         self._flow.resume_writing()
         if self._task is not None and not self._task.done():
-            farewell = self._loop.call_later(_APP_EXIT_TIMEOUT_S, self._task.cancel)
+            farewell = self._loop.call_later(APP_EXIT_TIMEOUT_S, self._task.cancel)
             self._task.add_done_callback(lambda _: farewell.cancel())
 
     def eof_received(self) -> bool:
@@ -242,8 +242,8 @@ class WebSocketConnection(asyncio.Protocol):
         """Parse some of the received frames; the rest waits for other connections or for the application."""
         budget = _MAX_FRAMES_PER_TURN
         while self._more and budget > 0 and self._may_read() and not self._is_broken():
-            self._frames.receive_data(bytes(self._more[:_READ_CHUNK]))
-            del self._more[:_READ_CHUNK]
+            self._frames.receive_data(bytes(self._more[:READ_CHUNK]))
+            del self._more[:READ_CHUNK]
             for frame in self._frames.events_received():
                 assert isinstance(frame, Frame)
                 self._take(frame)

@@ -43,10 +43,10 @@ _NO_WEB: Final = frozenset({
 """Ports of services that are not web servers: mail, DNS, shells, databases, brokers, orchestrators."""
 
 
-_PUBLIC_6: Final = IPv6Network("2000::/3")
+PUBLIC_6: Final = IPv6Network("2000::/3")
 """All publicly allocated addresses; everything else is denied."""
 
-_DENIED_4: Final = tuple(
+DENIED_4: Final = tuple(
     (IPv4Network(network), reason)
     for network, reason in (
         ("0.0.0.0/8", "this network"),
@@ -71,7 +71,7 @@ _DENIED_4: Final = tuple(
     )
 )
 
-_DENIED_6: Final = tuple(
+DENIED_6: Final = tuple(
     (IPv6Network(network), reason)
     for network, reason in (
         # First the ranges that embed an IPv4 address: they reach it where a router translates.
@@ -251,15 +251,15 @@ def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
     if _is_allowed(number, allow):
         return None
     if isinstance(number, IPv4Address):
-        return next((reason for network, reason in _DENIED_4 if number in network), None)
+        return next((reason for network, reason in DENIED_4 if number in network), None)
     return _check_ipv6(number)
 
 
 def _check_ipv6(number: IPv6Address) -> str | None:
-    for network, reason in _DENIED_6:
+    for network, reason in DENIED_6:
         if number in network:
             return reason
-    return None if number in _PUBLIC_6 else "not handed out to the public"
+    return None if number in PUBLIC_6 else "not handed out to the public"
 
 
 def find_denial_on_host(address: str, allow: Sequence[Network] = ()) -> str | None:

@@ -28,7 +28,7 @@ from boathook.observability.log import get_logger
 
 IDLE_S: Final = 118.0
 """Seconds an idle connection is kept; as with libcurl."""
-_KEPT_OPEN: Final = 512
+KEPT_OPEN: Final = 512
 """Minimum number of idle connections that are kept, as with libcurl."""
 _NEXT_ADDRESS_S: Final = 0.2
 """Seconds after which the next address of a name is tried beside the first ones (RFC 8305)."""
@@ -91,7 +91,7 @@ class _ConnectFailed(Exception):
         self.failure = failure
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection, with the exchange that it carries, if any."""
 
     __slots__ = (
@@ -142,6 +142,7 @@ class _Connection(asyncio.Protocol):
     # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
         # The request is sent at once, so whatever comes is read as its response.
         self._transport = cast("asyncio.Transport", transport)
         self._pool.opened.add(self)
@@ -155,6 +156,7 @@ class _Connection(asyncio.Protocol):
             self.start(exchange)
 
     def data_received(self, data: bytes) -> None:
+        """Read bytes of a response."""
         try:
             self._take(data)
         except InvalidResponse as error:
@@ -163,6 +165,7 @@ class _Connection(asyncio.Protocol):
             self.fail(TransportFailure.FAULT, _note(error))
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Report the exchange, if any, as failed."""
         self._pool.forget(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -270,7 +273,7 @@ class ConnectionPool:
         self.loop = asyncio.get_running_loop()
         self.max_response = settings.max_response
         """Maximum bytes of a response's body that are stored."""
-        self.opened: set[_Connection] = set()
+        self.opened: set[Connection] = set()
         self._settings = settings
         self._done = on_results
         self._send_by_libcurl = pass_on
@@ -279,8 +282,8 @@ class ConnectionPool:
         self._resolver = Resolver(settings.allow, self._wake)
         self._lookups: dict[str, asyncio.Future[Resolution]] = {}
         self._dials: dict[asyncio.Task[None], _Exchange] = {}
-        self._idle: dict[Origin, dict[_Connection, None]] = {}
-        self._idle_order: dict[_Connection, None] = {}
+        self._idle: dict[Origin, dict[Connection, None]] = {}
+        self._idle_order: dict[Connection, None] = {}
         """All idle connections, in the order in which they became idle."""
         self._http2: set[Origin] = set()
         """Origins that prefer HTTP/2."""
@@ -336,19 +339,19 @@ class ConnectionPool:
 
     # Kept connections.
 
-    def keep(self, connection: _Connection) -> None:
+    def keep(self, connection: Connection) -> None:
         """Keep an idle connection for another request."""
         self._idle.setdefault(connection.origin, {})[connection] = None
         self._idle_order[connection] = None
-        if len(self._idle_order) > max(_KEPT_OPEN, self._settings.concurrency):
+        if len(self._idle_order) > max(KEPT_OPEN, self._settings.concurrency):
             next(iter(self._idle_order)).close()
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self.opened.discard(connection)
         self._take_out(connection)
 
-    def _take_out(self, connection: _Connection) -> None:
+    def _take_out(self, connection: Connection) -> None:
         if connection in self._idle_order:
             del self._idle_order[connection]
             idle = self._idle[connection.origin]
@@ -407,7 +410,7 @@ class ConnectionPool:
                 tls = self._tls_context() if address.scheme == "https" else None
                 opened = await self._open(exchange, numbers)
                 await self.loop.create_connection(
-                    functools.partial(_Connection, self, exchange),
+                    functools.partial(Connection, self, exchange),
                     sock=opened,
                     ssl=tls,
                     server_hostname=None if tls is None else address.host,

@@ -132,7 +132,7 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
             part.begin(make_metadata(spec.url, validator=_validator(headers), total=total, content_type=content_type))
             return total
         case 206 if part.size:
-            return _go_on(headers, part)
+            return go_on(headers, part)
         case 416 if part.size:
             raise _Changed
         case 200:
@@ -144,7 +144,7 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
     raise FetchFailed(f"{response.origin}: {problem}", status=status, host=host_of(response.origin), headers=headers)
 
 
-def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
+def go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
     """Check that the response is the missing part of the same file; return the file's size."""
     note, span = part.note, _RANGE.fullmatch(headers.get("content-range", "").strip())
     if note is None or span is None or int(span[1]) != part.size:
@@ -230,7 +230,7 @@ class PartialDownload:
         self._note_path = target.with_name(f"{target.name}.part.json")
         self._is_ours = True
         """Whether the part's path still refers to the locked file, and not to another download's."""
-        with _writing(self._target.name):
+        with writing(self._target.name):
             self._file = self._open(is_stopped)
             try:
                 self._begin(url)
@@ -298,7 +298,7 @@ class PartialDownload:
 
     def clear(self) -> None:
         """Discard all data."""
-        with _writing(self._target.name):
+        with writing(self._target.name):
             self._file.seek(0)
             self._file.truncate()
         self._hash = hashlib.sha256()
@@ -308,7 +308,7 @@ class PartialDownload:
         """Start again, and store what the following bytes belong to."""
         self.clear()
         self.note = note
-        with _writing(self._target.name):
+        with writing(self._target.name):
             self._note_path.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with FileIO(os.open(self._note_path, flags, 0o644), "w") as opened:
@@ -316,7 +316,7 @@ class PartialDownload:
 
     def add(self, piece: bytes) -> None:
         """Append a piece."""
-        with _writing(self._target.name):
+        with writing(self._target.name):
             rest = memoryview(piece)
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -325,7 +325,7 @@ class PartialDownload:
 
     def complete(self) -> str:
         """Turn the part into the complete file; return its SHA-256 in hexadecimal digits."""
-        with _writing(self._target.name):
+        with writing(self._target.name):
             os.fsync(self._file.fileno())
             self._note_path.unlink(missing_ok=True)
             self._path.replace(self._target)
@@ -337,14 +337,14 @@ class PartialDownload:
         """Delete the part and its metadata."""
         if not self._is_ours:
             return
-        with _writing(self._target.name):
+        with writing(self._target.name):
             self._note_path.unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)
         self._is_ours = False
 
 
 @contextlib.contextmanager
-def _writing(name: str) -> Iterator[None]:
+def writing(name: str) -> Iterator[None]:
     """Turn disk errors inside the block into clear FetchFailed errors."""
     try:
         yield

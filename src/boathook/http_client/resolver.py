@@ -88,7 +88,7 @@ class Resolver:
     def _run(self) -> None:
         while (name := self._questions.get()) is not None:
             try:
-                resolution = _look_up(name, self._allow)
+                resolution = look_up(name, self._allow)
             except Exception as error:  # noqa: BLE001 - a bug fails requests, never the thread
                 _LOG.error("resolver_fault", exc_info=error)
                 resolution = Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
@@ -96,7 +96,7 @@ class Resolver:
             self._wake()
 
 
-def _look_up(name: str, allow: Sequence[Network]) -> Resolution:
+def look_up(name: str, allow: Sequence[Network]) -> Resolution:
     """Resolve *name* with the system's resolver; one denied address makes the whole name denied."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

@@ -13,7 +13,7 @@ from boathook.http_client.messages import MAX_BODY_READ, MAX_HEAD, MAX_HEADERS, 
 
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(rb"HTTP/(1\.[01]|2\.0)[ \t]([0-9]{3})(?![0-9])", re.IGNORECASE)
-_FOLD: Final = re.compile(rb"\n[ \t]+")
+FOLD: Final = re.compile(rb"\n[ \t]+")
 _NO_BODY: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
 _MAX_DIGITS: Final = 19
@@ -126,7 +126,7 @@ class ResponseReader:
 
     def _read_headers(self, text: bytes, *, version: bytes, has_body: bool) -> None:
         if b"\n " in text or b"\n\t" in text:
-            text = _FOLD.sub(b" ", text)
+            text = FOLD.sub(b" ", text)
         framing: dict[str, str] = {}
         lines = text.decode("latin-1").split("\n") if text else []
         for number, line in enumerate(lines):

@@ -30,7 +30,7 @@ Reroute = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
 
 _MAX_REROUTES: Final = 5
 _MAX_MOVES: Final = 3
-_PASS_ON_S: Final = 10.0
+PASS_ON_S: Final = 10.0
 """How long another installation may take, or its spool."""
 
 
@@ -224,7 +224,7 @@ def _is_message(event: NewEvent) -> bool:
 async def _pass_on(other: EventAcceptor, event: NewEvent, within_s: float | None) -> Receipt:
     """Put an event into the intake for its home. Raises NotPassedOn."""
     try:
-        async with asyncio.timeout(within_s or _PASS_ON_S):
+        async with asyncio.timeout(within_s or PASS_ON_S):
             return await other.accept(event)
     except TimeoutError:
         raise NotPassedOn("its cell did not accept it in time", other.unavailable) from None

@@ -26,7 +26,7 @@ from boathook.verification.verifier import Rejected, Request, Verified
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = b"application/json"
 
-_METRICS_MAX_AGE_S: Final = 1.0
+METRICS_MAX_AGE_S: Final = 1.0
 """Maximum age of a cached metrics response; metric files of other processes are as old."""
 _HISTORY_MAX_AGE_S: Final = 5.0
 """Maximum age of a cached response about the last hour: hosts add a sample every ten seconds."""
@@ -104,8 +104,8 @@ class HealthEndpoints:
             "/healthz": self._health,
             "/readyz": self._readiness,
             "/selftest": _SharedResult(self._selftest, 0).get,
-            "/metrics": _SharedResult(self._prometheus, _METRICS_MAX_AGE_S).get,
-            "/metrics.json": _SharedResult(self._metrics, _METRICS_MAX_AGE_S).get,
+            "/metrics": _SharedResult(self._prometheus, METRICS_MAX_AGE_S).get,
+            "/metrics.json": _SharedResult(self._metrics, METRICS_MAX_AGE_S).get,
             "/metrics/history": _SharedResult(self._last_hour, _HISTORY_MAX_AGE_S).get,
         }
         self._database_problems = _SharedResult(self._find_database_problems, _READINESS_MAX_AGE_S)
@@ -167,7 +167,7 @@ class HealthEndpoints:
         if self._intake is not None and self._intake.buffer is not None:
             checks.append(await _timed("spool", self._check_buffer(self._intake)))
         checks += [
-            await _timed(f"source {compiled.source}", _check_source(compiled))
+            await _timed(f"source {compiled.source}", check_source(compiled))
             for compiled in self._find_sources().values()
         ]
         is_ok = all(check["ok"] for check in checks)
@@ -232,7 +232,7 @@ async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:
     return {"name": name, "ok": problem is None, "ms": spent_ms, "problem": problem}
 
 
-async def _check_source(compiled: CompiledSource) -> str | None:
+async def check_source(compiled: CompiledSource) -> str | None:
     """Send an unsigned request: only a source configured as `unsigned` may accept it."""
     path = f"/in/{compiled.source}"
     request = Request(

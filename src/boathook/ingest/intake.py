@@ -51,13 +51,13 @@ from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
 
 PendingEvent = Entry[NewEvent, Receipt]
-_DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Delay before each attempt to drain the spool."""
 _DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
 """Timeout for a spooled batch, by attempt: short at first to detect a hanging database, longer for a slow one."""
-_ADOPT_INTERVAL_S: Final = 5.0
+ADOPT_INTERVAL_S: Final = 5.0
 _CANCEL_RETRY_S: Final = 0.1
-_MAX_COMMIT_BYTES: Final = 32 << 20
+MAX_COMMIT_BYTES: Final = 32 << 20
 """Bytes of bodies that one commit has, if it is more than one event: PostgreSQL takes no gigabyte in one statement."""
 _LOG = get_logger("ingest")
 
@@ -166,7 +166,7 @@ class Intake:
             self._commit,
             name="intake:commit",
             weigh=_body_size,
-            max_weight=_MAX_COMMIT_BYTES,
+            max_weight=MAX_COMMIT_BYTES,
             max_rows=batch,
             max_waiting=queue,
             committers=committers,
@@ -380,7 +380,7 @@ class Intake:
                 if not await self._has_something_to_drain(buffer):
                     continue
             # Jitter, so that many gateways do not retry at the same time.
-            await asyncio.sleep(_DRAIN_BACKOFF_S[min(tries, len(_DRAIN_BACKOFF_S) - 1)] * random.uniform(0.5, 1))
+            await asyncio.sleep(DRAIN_BACKOFF_S[min(tries, len(DRAIN_BACKOFF_S) - 1)] * random.uniform(0.5, 1))
             try:
                 await self._drain_buffer(buffer, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
             except Exception as error:  # noqa: BLE001 - the spool must be drained again after any error
@@ -394,7 +394,7 @@ class Intake:
     async def _has_something_to_drain(self, buffer: Buffer) -> bool:
         """Wait for events in the buffer, with a timeout; then look for events that dead processes left."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._has_spooled.wait(), _ADOPT_INTERVAL_S)
+            await asyncio.wait_for(self._has_spooled.wait(), ADOPT_INTERVAL_S)
         if self.is_direct:
             is_waiting = await buffer.adopt()
             self._look_for_losses(buffer)

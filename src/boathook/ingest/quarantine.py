@@ -27,14 +27,14 @@ from boathook.observability.log import get_logger
 
 MAX_STORED_BODY: Final = 65_536
 _MAX_STORED_TEXT: Final = 8_192  # verification reads no more of a signature header
-_MAX_WAITING: Final = 1_000
-_MAX_WAITING_OF_NO_SOURCE: Final = 100
+MAX_WAITING: Final = 1_000
+MAX_WAITING_OF_NO_SOURCE: Final = 100
 _MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 _BATCH: Final = 100
 _BATCH_DELAY_S: Final = 0.25
 _RETRY_S: Final = 5.0
 _ALWAYS_STORED: Final = ("content-type", "content-encoding", "user-agent")
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-gitlab-token"})
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-gitlab-token"})
 
 _LOG = get_logger("quarantine")
 
@@ -123,8 +123,8 @@ class Quarantine:
         if self._rate is None or self._rate.wait_s(kind, time.monotonic()) > 0:
             return False
         if not source:
-            return self._of_no_source < _MAX_WAITING_OF_NO_SOURCE
-        is_full = len(self._waiting) - self._of_no_source >= _MAX_WAITING
+            return self._of_no_source < MAX_WAITING_OF_NO_SOURCE
+        is_full = len(self._waiting) - self._of_no_source >= MAX_WAITING
         return not is_full and self._bytes + stored_bytes <= _MAX_WAITING_BYTES
 
     async def _run(self) -> None:
@@ -177,7 +177,7 @@ def stored_headers(headers: Mapping[str, str], reverify_headers: frozenset[str])
     stored_values = {
         name: _storable_text(headers[name]) for name in (*_ALWAYS_STORED, *sorted(reverify_headers)) if name in headers
     }
-    for name in _CREDENTIALS & headers.keys():
+    for name in CREDENTIALS & headers.keys():
         stored_values[name] = _hashed(headers[name])
     return stored_values
 

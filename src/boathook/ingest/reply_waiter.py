@@ -30,7 +30,7 @@ POLL_INTERVAL_S: Final = 0.2
 _TIMEOUT_SHARE: Final = 0.7
 """Share of the sender's time limit to wait; the rest allows for network latency."""
 _DEFAULT_TIMEOUT_S: Final = 2.0
-_MAX_RECENT: Final = 4_096
+MAX_RECENT: Final = 4_096
 _LOG = get_logger("ingest")
 
 FindReplies = Callable[[Sequence[UUID]], Awaitable[list[ReplyStatus]]]
@@ -201,7 +201,7 @@ class ReplyWaiter:
             self._poll_soon(event_id)
             return
         self._seen[event_id] = None
-        if len(self._seen) > _MAX_RECENT:
+        if len(self._seen) > MAX_RECENT:
             del self._seen[next(iter(self._seen))]
 
     def close(self, within_s: float) -> None:

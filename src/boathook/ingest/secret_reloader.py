@@ -29,7 +29,7 @@ EXPIRY_CHECK_INTERVAL_S: Final = 0.5
 """Seconds between two expiry checks: how long an expired secret may still verify requests."""
 MAX_STALENESS_S: Final = 1.0
 """Seconds without an expiry check (this process was not running) after which requests wait for a database read."""
-_REFRESH_TIMEOUT_S: Final = 1.0
+REFRESH_TIMEOUT_S: Final = 1.0
 """How long these requests wait; then the known secrets verify them, as while PostgreSQL is unavailable."""
 _REFRESH_RETRY_S: Final = 0.05
 _LOG = get_logger("ingest")
@@ -143,7 +143,7 @@ class SecretReloader:
 
     async def _refresh_with_retries(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+            async with asyncio.timeout(REFRESH_TIMEOUT_S):
                 while True:
                     if await self.refresh():
                         return

@@ -75,7 +75,7 @@ class SourceRate:
         self._per_second = per_second
         self._burst = burst
         self._ceiling = RateLimiter(per_second, burst)
-        self._floor = _Floor(burst)
+        self._floor = Floor(burst)
         self._leased = 0
         self._leased_until = -math.inf
         self._spent = 0
@@ -177,7 +177,7 @@ class SourceRate:
         self._can_have_more = False
 
 
-class _Floor:
+class Floor:
     """A token bucket: a gateway's own part of a rate."""
 
     def __init__(self, burst: int) -> None:
@@ -192,6 +192,7 @@ class _Floor:
         return min(self._burst + math.ceil(self._per_second), _MAX_TOKENS)
 
     def resize(self, per_second: float, burst: int) -> None:
+        """Change the rate and the burst; tokens above the burst are gone."""
         self._per_second, self._burst = per_second, burst
         self._tokens = min(self._tokens, burst)
 

@@ -44,11 +44,11 @@ def _array_of(
 _Item: Any = _array_of(NewBatchItem)
 _ELSEWHERE: Final = ("deliveries", "routes_version", "publication")
 _ADDED: Final = ("object_hash",)
-_Plain: Any = _array_of(NewEvent, without=(*_ELSEWHERE, *_ADDED), items=tuple[_Item, ...])
+Plain: Any = _array_of(NewEvent, without=(*_ELSEWHERE, *_ADDED), items=tuple[_Item, ...])
 _Record: Any = _array_of(NewEvent, without=_ELSEWHERE, added=_ADDED, items=tuple[_Item, ...])
 _Publication: Any = _array_of(Publication)
 _EVENT_FIELDS: Final = tuple(name for name in _Record.__struct_fields__ if name != "items")
-_PLAIN_FIELDS: Final = tuple(name for name in _Plain.__struct_fields__ if name != "items")
+_PLAIN_FIELDS: Final = tuple(name for name in Plain.__struct_fields__ if name != "items")
 _write = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _read = msgspec.msgpack.Decoder(_Record).decode
 _read_message = msgspec.msgpack.Decoder(tuple[_Record, _Publication]).decode
@@ -64,7 +64,7 @@ def encode(event: NewEvent) -> bytes:
     if any("\0" in text for text in texts):
         raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
     items = tuple([_Item(*astuple(item)) for item in event.items])
-    model, names = (_Plain, _PLAIN_FIELDS) if event.object_hash is None else (_Record, _EVENT_FIELDS)
+    model, names = (Plain, _PLAIN_FIELDS) if event.object_hash is None else (_Record, _EVENT_FIELDS)
     record = model(**{name: getattr(event, name) for name in names}, items=items)
     if event.publication is None:
         return _RECEIVED + _write(record)

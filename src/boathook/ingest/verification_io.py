@@ -20,7 +20,7 @@ from boathook.verification.verifier import Verifier
 RETRY_S: Final = 30.0
 """Retry-After in seconds when a key could not be fetched; failures are cached for as long."""
 _NEW_KEYS_RATE: Final = 5.0
-_NEW_KEYS_BURST: Final = 20
+NEW_KEYS_BURST: Final = 20
 _CONFIRMATIONS_RATE: Final = 1.0
 _CONFIRMATIONS_BURST: Final = 10
 _MAX_CONFIRMATION_BYTES: Final = 65_536
@@ -55,7 +55,7 @@ class VerificationIO:
         self._fetch = fetch
         self._handshake_secrets = handshake_secrets
         # URLs are pinned by host, not by path: a forger could name a new one in every request.
-        self._new_keys = RateLimiter(_NEW_KEYS_RATE, _NEW_KEYS_BURST)
+        self._new_keys = RateLimiter(_NEW_KEYS_RATE, NEW_KEYS_BURST)
         # A captured challenge can be replayed.
         self._confirmations = RateLimiter(_CONFIRMATIONS_RATE, _CONFIRMATIONS_BURST)
         self._log_rate = RateLimiter(1 / _LOG_S, 1)

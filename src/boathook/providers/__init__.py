@@ -32,7 +32,7 @@ RECIPES: Final[tuple[Recipe, ...]] = (
 )
 """All recipes, in the order of listings."""
 
-_BY_NAME: Final = {name: recipe for recipe in RECIPES for name in (recipe.name, *recipe.aliases)}
+BY_NAME: Final = {name: recipe for recipe in RECIPES for name in (recipe.name, *recipe.aliases)}
 
 
 def find_recipe(name: str) -> Recipe:
@@ -41,8 +41,8 @@ def find_recipe(name: str) -> Recipe:
     Raises:
         ConfigError: there is none; the message suggests similar names.
     """
-    recipe = _BY_NAME.get(name.strip().lower())
+    recipe = BY_NAME.get(name.strip().lower())
     if recipe is None:
-        near = difflib.get_close_matches(name.lower(), _BY_NAME, n=3) or sorted(_BY_NAME)
+        near = difflib.get_close_matches(name.lower(), BY_NAME, n=3) or sorted(BY_NAME)
         raise ConfigError(f"there is no provider {name!r}; perhaps {' or '.join(near)}?")
     return recipe

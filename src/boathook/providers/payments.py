@@ -232,7 +232,7 @@ _MAX_ADYEN_ITEMS: Final = 100
 """JSON notifications contain one item, SOAP notifications at most six."""
 
 
-def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
+def state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
     """Return the signed bytes of each item of Adyen: eight of its fields joined by colons, empty if absent.
 
     https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures
@@ -284,7 +284,7 @@ ADYEN: Final = Recipe(
     title="Adyen",
     docs="https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures",
     grade=ProofStrength.METADATA,
-    proof=FieldMac(read_signed_parts=_state_items, encoding=Encoding.BASE64, key_form=KeyFormat.HEX),
+    proof=FieldMac(read_signed_parts=state_items, encoding=Encoding.BASE64, key_form=KeyFormat.HEX),
     sample=Sample(
         body=b'{"live":"false","notificationItems":[{"NotificationRequestItem":{"additionalData":{},'
         b'"amount":{"value":1099,"currency":"EUR"},"eventCode":"AUTHORISATION","eventDate":"2026-11-21T10:00:00+01:00",'

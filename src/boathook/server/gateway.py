@@ -238,7 +238,7 @@ class IngestRuntime:
                 intake=self.intake,
                 compiled_sources=lambda: sources.compiled.by_name,
                 event_builder=event_builder,
-                fallback=_answer_without_interfaces if interfaces is None else interfaces,
+                fallback=answer_without_interfaces if interfaces is None else interfaces,
                 connections=connections,
                 interfaces_problem=lambda: None if interfaces is None else interfaces.problem,
             ),
@@ -334,7 +334,7 @@ def _first(offers: Iterable[T | None]) -> T | None:
     return next((offer for offer in offers if offer is not None), None)
 
 
-async def _answer_without_interfaces(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+async def answer_without_interfaces(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Describe this server at ``/``; paths but those of sources may be served by another host that runs the console."""
     if scope["path"] == "/" and scope["method"] in {"GET", "HEAD"}:
         await answer_root(scope, send, has_api=False)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 OpenSite = Callable[["AppContext", LiveMetrics], Asgi]
 """What `Package.site` names."""
-_CONNECTIONS: Final = 8
+CONNECTIONS: Final = 8
 """Database connections of one gateway for the API; each request uses one while it is processed."""
 _RETRY_S: Final = 0.5
 _PREFIX: Final = "/api/"
@@ -188,7 +188,7 @@ class Interfaces:
         self._stack.push_async_callback(database.close)
         await self._open_api(build, database)
         if self._has_apps:
-            opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._live_metrics)
+            opened = await asyncio.to_thread(prepare_mounts, self._settings, self._live_metrics)
             self._mounts = await self._stack.enter_async_context(opened(database))
             self._is_loading_apps = False
 
@@ -218,7 +218,7 @@ class Interfaces:
                 return await Database.open(
                     self._settings.database_url(),
                     purpose="console",
-                    size=_CONNECTIONS,
+                    size=CONNECTIONS,
                     connect_timeout_s=database.connect_timeout_s,
                     statement_timeout_s=database.statement_timeout_s,
                     is_reset=False,
@@ -371,7 +371,7 @@ def _import_rarely_used() -> None:
     import_module("boathook.verification.json_schema")
 
 
-def _prepare_mounts(
+def prepare_mounts(
     settings: Settings, live_metrics: LiveMetrics
 ) -> "Callable[[Database], AbstractAsyncContextManager[Mounts | None]]":
     """Import the apps and the code that serves them; return a function that opens their mounts. Raises ConfigError."""

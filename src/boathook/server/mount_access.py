@@ -21,9 +21,9 @@ from boathook.service.access.keys import PREFIX
 if TYPE_CHECKING:
     from boathook.service.access.user_tokens import UserTokens
 
-_WAIT_S: Final = 10.0
+WAIT_S: Final = 10.0
 """How long a request waits for the database connection that authenticates it."""
-_FIRST_MESSAGE_S: Final = 5.0
+FIRST_MESSAGE_S: Final = 5.0
 """How long a WebSocket may be open without a token."""
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
@@ -72,7 +72,7 @@ class MountAccess:
         return caller
 
     async def _find_key_holder(self, token: str) -> Caller:
-        async with self._database.acquire(_WAIT_S) as connection:
+        async with self._database.acquire(WAIT_S) as connection:
             with translate_errors():
                 principal = await keys.find_principal(connection, token)
         if principal is None:
@@ -120,7 +120,7 @@ class FirstMessage:
             return None
         await self._send({"type": "websocket.accept"})
         try:
-            async with asyncio.timeout(_FIRST_MESSAGE_S):
+            async with asyncio.timeout(FIRST_MESSAGE_S):
                 message = await self._receive()
         except TimeoutError:
             await self.close(POLICY_VIOLATION, "no token arrived in time")

@@ -26,8 +26,8 @@ from boathook.service.access.authorization import Permission
 if TYPE_CHECKING:
     from boathook.service.access.user_tokens import UserTokens
 
-_STOP_WITHIN_S: Final = 5.0
-_RETRY_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
+STOP_WITHIN_S: Final = 5.0
+RETRY_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
 _LOG = get_logger("server")
 
 
@@ -62,12 +62,12 @@ class Lifespan:
         if self._task is None:
             return
         self._events.put_nowait({"type": "lifespan.shutdown"})
-        await asyncio.wait({self._task}, timeout=_STOP_WITHIN_S)
+        await asyncio.wait({self._task}, timeout=STOP_WITHIN_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run_with_retry(self) -> None:
-        for wait_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
+        for wait_s in chain(RETRY_S, repeat(RETRY_S[-1])):
             try:
                 await self._run()
             except _NotStarted as error:

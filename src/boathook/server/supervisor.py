@@ -46,7 +46,7 @@ _START_S: Final = 600.0
 """How long a starting process may be silent: importing the user's code blocks its event loop."""
 _FORK_SERVER_S: Final = 10.0
 """A fork server that was started again must run for so long; otherwise it would end each time."""
-_BIND_S: Final = 3.0
+BIND_S: Final = 3.0
 _KILL_AFTER_S: Final = 3.0
 _RETRY_S: Final = 1.0
 
@@ -68,16 +68,16 @@ def supervise(settings: Settings) -> int:
 
 async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     fork_server.attach()
-    stop = _StopSignal()
+    stop = StopSignal()
     stop.listen()
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     check_settings(settings, hooks)
-    bound = _bind(settings) if "gateway" in settings.server.roles else None
+    bound = bind(settings) if "gateway" in settings.server.roles else None
     try:
         async with contextlib.AsyncExitStack() as stack:
             prefix = stack.enter_context(instance_prefix(settings.server.data_dir))
-            _warn_of_undrained_spool(settings)
+            warn_of_undrained_spool(settings)
             ready, embedded = await stack.enter_async_context(open_postgresql(settings))
             prepare = functools.partial(prepare_database, ready, hooks, migrations_of(apps))
             is_prepared = await try_prepare(prepare, can_wait=bound is not None and settings.accepts_without_database)
@@ -91,7 +91,7 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
             bound.close()
 
 
-class _StopSignal:
+class StopSignal:
     """Set by signals: the first stops gracefully, a second SIGINT immediately."""
 
     def __init__(self) -> None:
@@ -99,6 +99,7 @@ class _StopSignal:
         self.immediate = asyncio.Event()
 
     def listen(self) -> None:
+        """Set the events on signals from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -112,7 +113,7 @@ class _StopSignal:
 def check_settings(settings: Settings, hooks: Hooks) -> None:
     """Check all that can be checked without PostgreSQL, and warn of what is valid but not meant. Raises ConfigError."""
     settings_checks.check_settings(settings)
-    _check_handlers(settings, hooks)
+    check_handlers(settings, hooks)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}, settings)
     for finding in (*settings_checks.examine_settings(settings), *examine_loaded(settings, hooks.owners)):
         if finding.verdict is CheckStatus.FAIL:
@@ -127,7 +128,7 @@ def _with_saved_sources(settings: Settings) -> Settings:
     return live.current
 
 
-def _check_handlers(settings: Settings, hooks: Hooks) -> None:
+def check_handlers(settings: Settings, hooks: Hooks) -> None:
     """Warn of handlers for unknown sources, and reject handlers of types that a sender never sends."""
     routes = list(
         chain.from_iterable(
@@ -151,7 +152,7 @@ def _handlers_by_source(settings: Settings, hooks: Hooks) -> dict[str, list[str]
     }
 
 
-def _bind(settings: Settings) -> socket.socket:
+def bind(settings: Settings) -> socket.socket:
     """Bind the gateway's address, retrying for three seconds while an earlier process closes it."""
     host, port = settings.server.host, settings.server.port
     try:
@@ -160,7 +161,7 @@ def _bind(settings: Settings) -> socket.socket:
         )[0]
     except OSError as error:
         raise ConfigError(f"server.bind: {host!r} is not an address of this machine: {error.strerror}") from None
-    deadline = time.monotonic() + _BIND_S
+    deadline = time.monotonic() + BIND_S
     while True:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -222,7 +223,7 @@ def _first_free(data_dir: Path) -> tuple[IO[str], int]:
             return lock, number
 
 
-def _warn_of_undrained_spool(settings: Settings) -> None:
+def warn_of_undrained_spool(settings: Settings) -> None:
     """Log an error if spooled events wait and no process of this instance drains them."""
     if settings.has_spool and "gateway" in settings.server.roles:
         return
@@ -325,7 +326,7 @@ class Supervisor:
         # A loop that was blocked for this long has lost all its leases, so killing the process loses nothing.
         self._stuck_timeout_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
 
-    async def run(self, stop: _StopSignal, prepare: Prepare | None = None) -> int:
+    async def run(self, stop: StopSignal, prepare: Prepare | None = None) -> int:
         """Start all children, monitor them until a stop is requested, and stop them.
 
         Args:
@@ -343,7 +344,7 @@ class Supervisor:
                 self._children, self._deferred = _gateways_first(self._children)
             for child in self._children:
                 await self._start(child)
-            _log_serving(self._settings, self._bound, self._children, self._handlers)
+            log_serving(self._settings, self._bound, self._children, self._handlers)
             await self._watch(stop)
             return max(await self._stop(stop), int(self._has_failed))
         finally:
@@ -357,7 +358,7 @@ class Supervisor:
     async def _start(self, child: ChildProcess) -> None:
         await child.start(self._fork_server, self._settings, self._bound, is_prepared=self._is_prepared)
 
-    async def _start_deferred(self, prepare: Prepare, stop: _StopSignal) -> None:
+    async def _start_deferred(self, prepare: Prepare, stop: StopSignal) -> None:
         """Start the children that need PostgreSQL once it is available; stop everything if it cannot be used."""
         while not self._is_prepared:
             await asyncio.sleep(_RETRY_S)
@@ -383,7 +384,7 @@ class Supervisor:
                 return
         _LOG.info("database_connected", children=", ".join(child.slot for child in self._deferred))
 
-    async def _watch(self, stop: _StopSignal) -> None:
+    async def _watch(self, stop: StopSignal) -> None:
         checked_at = time.monotonic()
         while not stop.graceful.is_set():
             now = time.monotonic()
@@ -439,7 +440,7 @@ class Supervisor:
                 except DatabaseError as error:
                     _LOG.error("postgresql_does_not_start", error=str(error))
 
-    async def _stop(self, stop: _StopSignal) -> int:
+    async def _stop(self, stop: StopSignal) -> int:
         server = self._settings.server
         self._service.stop()
         _LOG.info("stopping", drain_s=server.drain_s)
@@ -495,7 +496,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     return slots
 
 
-def _log_serving(
+def log_serving(
     settings: Settings, bound: socket.socket | None, children: Sequence[ChildProcess], handlers: Mapping[str, list[str]]
 ) -> None:
     """Log what runs, at which URLs senders reach it, and which handlers get the events of each source."""

@@ -11,7 +11,7 @@ from typing import Final
 
 _PRIVATE_FOLDER: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
-_LOCK_TRIES: Final = 5
+LOCK_TRIES: Final = 5
 _LOCK_PAUSE_S: Final = 0.002
 _NO_FALLOCATE_ERRORS: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
@@ -126,7 +126,7 @@ class Disk:
         """Lock a folder until it is released or the process ends; return None if another process holds it."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            is_ours = any(_try_lock(descriptor) for _ in range(_LOCK_TRIES))
+            is_ours = any(try_lock(descriptor) for _ in range(LOCK_TRIES))
         except BaseException:
             os.close(descriptor)
             raise
@@ -145,7 +145,7 @@ def _reserve(descriptor: int, size: int) -> None:
             raise
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Try to lock a folder; pause on failure, because `boathook.spool.inspection` holds its lock only briefly."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,7 +38,7 @@ _RESOURCE_ERRORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors that say nothing about the file that cannot be read."""
 _BACKOFF_S: Final = 5.0
 _TYPICAL_EVENT_BYTES: Final = 1024
-_MIN_FOLDER_AGE_S: Final = 60.0
+MIN_FOLDER_AGE_S: Final = 60.0
 """An empty folder younger than this may belong to a process that is about to use it."""
 
 
@@ -408,7 +408,7 @@ class SegmentStore:
         for name in self._names():
             folder = self._root / name
             with contextlib.suppress(OSError):
-                is_old = now - self._disk.changed_at(folder) > _MIN_FOLDER_AGE_S
+                is_old = now - self._disk.changed_at(folder) > MIN_FOLDER_AGE_S
                 if name != self._name and is_old and not self._disk.names(folder):
                     self._remove_unused(folder)
 

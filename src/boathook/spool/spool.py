@@ -37,8 +37,8 @@ class SpoolStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MAX_GROUP: Final = 1024
-_TICK_S: Final = 1.0
-_STUCK_AFTER_TICKS: Final = 5
+TICK_S: Final = 1.0
+STUCK_AFTER_TICKS: Final = 5
 """A disk that has not responded for so many ticks is stuck. A tick that comes late does not count: then this process
 stood still, and the disk was not waited for."""
 _REJECTING_FOR_S: Final = 5.0
@@ -145,7 +145,7 @@ class Spool:
     @property
     def is_stuck(self) -> bool:
         """Whether a disk operation neither completes nor fails."""
-        return self._ticks >= _STUCK_AFTER_TICKS
+        return self._ticks >= STUCK_AFTER_TICKS
 
     @property
     def is_rejecting(self) -> bool:
@@ -281,10 +281,10 @@ class Spool:
 
     def _schedule_tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(_TICK_S, self._tick, loop.time() + _TICK_S)
+        self._ticker = loop.call_later(TICK_S, self._tick, loop.time() + TICK_S)
 
     def _tick(self, due: float) -> None:
-        if asyncio.get_running_loop().time() - due < _TICK_S:
+        if asyncio.get_running_loop().time() - due < TICK_S:
             self._ticks += 1
         self._schedule_tick()
 

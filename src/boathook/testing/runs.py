@@ -58,7 +58,7 @@ class HandlerRun:
             for handler in handlers:
                 _check_async(handler, self._session)
             if self._session is not None:
-                await stack.enter_async_context(_rolled_back(self._session))
+                await stack.enter_async_context(rolled_back(self._session))
             with _recording(self._hook) as outbox:
                 attempts = [_Attempt(handler, self._event, outbox) for handler in handlers]
                 for attempt in attempts:
@@ -379,7 +379,7 @@ def _is_async(session: Any) -> bool:
 
 
 @asynccontextmanager
-async def _rolled_back(session: Any) -> AsyncIterator[None]:
+async def rolled_back(session: Any) -> AsyncIterator[None]:
     """Roll back what the block does through an async session: to where it began, if a transaction is open."""
     match library_of(session):
         case "asyncpg":

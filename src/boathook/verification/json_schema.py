@@ -50,7 +50,7 @@ _FIRST_CHARS: Final = 64
 """Characters of a text that are matched without knowing how long that takes."""
 _GROWTH: Final = 4
 """How many times as many are matched next."""
-_MESSAGE_CHARS_PER_STEP: Final = 200
+MESSAGE_CHARS_PER_STEP: Final = 200
 """Characters of an error message that cost one step."""
 _MAX_MESSAGE: Final = 300
 
@@ -58,7 +58,7 @@ Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 """Implements a keyword: maps validator, keyword value, instance and schema to errors."""
 
 
-class _StepLimitExceeded(Exception):
+class StepLimitExceeded(Exception):
     """Validating a payload exceeded the step limit."""
 
 
@@ -160,7 +160,7 @@ def _fault(validator: Any, document: Any) -> str | None:
         return next(
             (_format_error(error.absolute_path, error.message) for error in validator.iter_errors(document)), None
         )
-    except _StepLimitExceeded:
+    except StepLimitExceeded:
         return f"it takes more than {MAX_STEPS:,} steps to check by the schema"
     except (ArithmeticError, RecursionError, Unresolvable, ValueError) as error:
         return f"it cannot be checked by the schema: {_shorten(str(error))}"
@@ -296,7 +296,7 @@ def _metered(keyword: str, check: Check) -> Check:
 def _count_message_steps(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
     """Count steps for error messages: each contains the whole value, even in a discarded alternative."""
     for error in errors:
-        _count_steps(len(error.message) // _MESSAGE_CHARS_PER_STEP)
+        _count_steps(len(error.message) // MESSAGE_CHARS_PER_STEP)
         yield error
 
 
@@ -308,7 +308,7 @@ def _count_steps(steps: int) -> None:
     budget = _steps.get()
     budget[0] -= steps
     if budget[0] < 0:
-        raise _StepLimitExceeded
+        raise StepLimitExceeded
 
 
 _REPLACED_KEYWORDS: Final[Mapping[str, Check]] = {

@@ -34,7 +34,7 @@ _SHARED: Final = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, 
 _PUBLIC: Final = frozenset({"RS256"})
 
 
-class _AnyKeyLength(HMACAlgorithm):
+class AnyKeyLength(HMACAlgorithm):
     """HMAC that accepts short secrets: the sender chose them, and a warning for each request would be noise."""
 
     def check_key_length(self, _key: Any) -> None:
@@ -66,7 +66,7 @@ class JwtCheck:
         self._jws = PyJWS(algorithms=self._algorithms)
         for name in _SHARED.keys() & proof.algorithms:
             self._jws.unregister_algorithm(name)
-            self._jws.register_algorithm(name, _AnyKeyLength(_SHARED[name]))
+            self._jws.register_algorithm(name, AnyKeyLength(_SHARED[name]))
 
     @property
     def proof_headers(self) -> frozenset[str]:

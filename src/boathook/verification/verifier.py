@@ -138,7 +138,7 @@ class Verifier:
         """Whether a schema validates bodies: `verify` may then take long for any body, so it needs a thread."""
         self._extractor = FieldExtractor([*self._dedup_keys.paths, *self._handshakes.paths])
         self._needs_json = bool(self._extractor.paths) or recipe.body is BodyFormat.JSON
-        self._kept = _kept_headers(recipe, (*spec.dedup_headers, *spec.keep))
+        self._kept = kept_headers(recipe, (*spec.dedup_headers, *spec.keep))
         self._reply = _static_reply(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
         # Never the query if the proof covers the body but not the URL.
@@ -336,7 +336,7 @@ def _selectors(recipe: Recipe) -> Iterator[Selector]:
         yield from selector if isinstance(selector, tuple) else (selector,)
 
 
-def _kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
+def kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
     """Return the headers that are stored with an event, which exclude credentials and signatures."""
     names = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
     # The recipe may use a header that is part of the signed fields as the event's id or type.

@@ -43,7 +43,7 @@ class Site:
     ) -> None:
         self._renderer = renderer
         self._show_error = show_error
-        self._hosts = _AllowedHosts(renderer.state.app_context.settings.server) if is_host_checked else None
+        self._hosts = AllowedHosts(renderer.state.app_context.settings.server) if is_host_checked else None
         served = [
             Route(f"{renderer.static_path}/{{path:path}}", renderer.serve_file, methods=["GET"]),
             Route(renderer.report_path, _CspReports().note, methods=["POST"]),
@@ -80,7 +80,7 @@ async def _answer_404(_scope: dict[str, Any], _receive: Receive, _send: Send) ->
     raise HTTPException(404, "There is no such page.")
 
 
-class _AllowedHosts:
+class AllowedHosts:
     """The host names that the console answers for, so that no page of another site can rebind its name to us.
 
     They are those of ``server.public_url``, ``server.bind`` and loopback; any IP address if ``server.bind`` is every

@@ -431,5 +431,5 @@ async def test_only_open_and_verified_webhooks_are_continued(monkeypatch, status
 
     monkeypatch.setattr(owner_tables, "_publish", publish)
     row = {"id": uuid.uuid4(), "status": status, "signature_valid": signature_valid, "payload": "{}"}
-    await owner_tables._continue_event(Silent(), None, row, "")
+    await owner_tables.continue_event(Silent(), None, row, "")
     assert published == ([f"event:{row['id']}"] if is_continued else [])

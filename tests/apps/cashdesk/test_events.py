@@ -148,9 +148,9 @@ def test_a_changed_catalogue_has_another_version():
 
 
 def test_mutant_a_changed_catalogue_is_found(monkeypatch: pytest.MonkeyPatch):
-    changed = copy.deepcopy(catalogue._FIELDS)
+    changed = copy.deepcopy(catalogue.FIELDS)
     changed["dreamkas"]["devices"]["properties"]["name"] = {"type": "integer"}
-    monkeypatch.setattr(catalogue, "_FIELDS", changed)
+    monkeypatch.setattr(catalogue, "FIELDS", changed)
     assert RELEASED[catalogue.VERSION] != fingerprint()
 
 

@@ -241,7 +241,7 @@ async def test_versions_become_visible_in_order(url: str):
 
 
 async def test_mutant_without_the_lock_a_reader_misses_a_change(url: str, monkeypatch):
-    real = records._add_to_feed
+    real = records.add_to_feed
 
     class Unlocked:
         def __init__(self, tx: Any) -> None:
@@ -253,7 +253,7 @@ async def test_mutant_without_the_lock_a_reader_misses_a_change(url: str, monkey
         async def execute(self, sql: str, *arguments: Any) -> Any:
             return None if "advisory" in sql else await self._tx.execute(sql, *arguments)
 
-    monkeypatch.setattr(records, "_add_to_feed", lambda tx, *arguments: real(Unlocked(tx), *arguments))
+    monkeypatch.setattr(records, "add_to_feed", lambda tx, *arguments: real(Unlocked(tx), *arguments))
     assert await overtaking_changes(url) == [2]
 
 

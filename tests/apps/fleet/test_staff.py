@@ -27,7 +27,7 @@ AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+    monkeypatch.setattr(passwords, "HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
 
 
 def browser(path: str = PATH, **headers: str) -> httpx.AsyncClient:

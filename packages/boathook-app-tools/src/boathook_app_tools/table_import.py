@@ -432,7 +432,7 @@ class _Run:
         news = [
             place
             for place, key in enumerate(keys)
-            if key not in imported or imported[key].source_sha256 != _sha256(rows[place])
+            if key not in imported or imported[key].source_sha256 != sha256(rows[place])
         ]
         values = await self._table.convert(tx, self._source, [rows[place] for place in news])
         good = []
@@ -501,7 +501,7 @@ class _Run:
     async def _enter(self, tx: Transaction, row: Row, target_key: str, target_values: Values) -> None:
         key = str(row[self._table.key])
         await tx.execute(
-            _ADD.format(ledger=self._ledger), self._table.name, key, target_key, _sha256(row), _sha256(target_values)
+            _ADD.format(ledger=self._ledger), self._table.name, key, target_key, sha256(row), sha256(target_values)
         )
 
     async def _adopt(self, tx: Transaction, row: Row, values: Values) -> str | BadValue:
@@ -539,7 +539,7 @@ class _Run:
             f"select * from {table.target} where {quoted(table.target_key)}::text = $1 for update",  # noqa: S608 names of our own
             imported.target_key,
         )
-        if target is None or _sha256({name: target[name] for name in values}) != imported.target_sha256:
+        if target is None or sha256({name: target[name] for name in values}) != imported.target_sha256:
             return BadValue(
                 table.key,
                 f"it has changed here, and in {table.target} (key {imported.target_key}) it was changed or deleted"
@@ -555,8 +555,8 @@ class _Run:
         assert after is not None, "the row is locked"
         key = str(row[table.key])
         await tx.execute(
-            _RENEW.format(ledger=self._ledger), table.name, key, _sha256(row),
-            _sha256({name: after[name] for name in values}),
+            _RENEW.format(ledger=self._ledger), table.name, key, sha256(row),
+            sha256({name: after[name] for name in values}),
         )  # fmt: skip
         return "updated"
 
@@ -569,7 +569,7 @@ class _Run:
         )
 
 
-def _sha256(row: Row) -> bytes:
+def sha256(row: Row) -> bytes:
     """Return a hash of a row's values that does not depend on the connection's settings."""
     document = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()

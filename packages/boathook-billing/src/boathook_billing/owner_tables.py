@@ -251,7 +251,7 @@ async def _continue_payment(tx: Transaction, source: Source, row: Row, _key: str
     await _publish(tx, f"payment:{row['id']}", json.dumps(without_nulls(**notice)).encode())
 
 
-async def _continue_event(tx: Transaction, _source: Source, row: Row, _key: str) -> None:
+async def continue_event(tx: Transaction, _source: Source, row: Row, _key: str) -> None:
     """Publish a verified event that is not finished."""
     if row["status"] in _OPEN and row["signature_valid"]:
         event_id = await _publish(tx, f"event:{row['id']}", row["payload"].encode())
@@ -371,7 +371,7 @@ IMPORT: Final = Import(
             },
             target="billing.imported_events",
             convert=by_row(_event),
-            stored=_continue_event,
+            stored=continue_event,
         ),
     ),
     finish=_finish,

@@ -13,8 +13,8 @@ import msgspec
 from boathook_cashdesk.entities import EVENT_TYPES, Action, Entity, event_type
 from boathook_cashdesk.wire import TYPES, Format
 
-_FIELDS: Final[Mapping[str, Any]] = msgspec.json.decode(Path(__file__).with_name("events.json").read_bytes())
-VERSION: Final[str] = _FIELDS["version"]
+FIELDS: Final[Mapping[str, Any]] = msgspec.json.decode(Path(__file__).with_name("events.json").read_bytes())
+VERSION: Final[str] = FIELDS["version"]
 _TIME: Final = {"type": "string", "format": "date-time"}
 _HEADERS: Final = {
     "webhook-id": "The event's id, the same for every attempt; it is also that of `GET /cabinet/api/events`.",
@@ -25,7 +25,7 @@ _HEADERS: Final = {
 
 def schema(format: Format, entity: Entity, action: Action) -> dict[str, Any]:
     """Return the JSON Schema of a webhook's body; it is valid in draft 7 and in 2020-12."""
-    state = _FIELDS[format][entity]
+    state = FIELDS[format][entity]
     envelope: dict[str, Any]
     if format == "dreamkas":
         envelope = {"action": {"const": action}, "type": {"const": TYPES[entity]}, "data": state}

@@ -22,7 +22,7 @@ PASSWORD: Final = "guest"  # noqa: S105 - RabbitMQ's own default, which it accep
 VHOST: Final = "/"
 START_S: Final = 600.0
 """How long a node may take to start; a quiet machine needs 10 s."""
-_PACKAGED: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+PACKAGED: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """The program itself; the one on the path of Debian and Fedora changes to a system account first."""
 _POLL_S: Final = 0.2
 _ANSWER_S: Final = 5.0
@@ -107,8 +107,8 @@ def server_program() -> Path:
     Raises:
         ConfigError: RabbitMQ is not installed.
     """
-    if _PACKAGED.exists():
-        return _PACKAGED
+    if PACKAGED.exists():
+        return PACKAGED
     if path := shutil.which("rabbitmq-server"):
         return Path(path)
     raise ConfigError("rabbitmq-server is not installed; install it, for example by: apt-get install rabbitmq-server")

@@ -163,7 +163,7 @@ async def apply_changes(
         return None, decisions
     fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
     entry = FeedEntry(
-        version=await _add_to_feed(tx, entity, identifier, *fields), entity=entity, id=identifier, action=fields[0],
+        version=await add_to_feed(tx, entity, identifier, *fields), entity=entity, id=identifier, action=fields[0],
         at=fields[1], branch=fields[2], actor=fields[3], description=fields[4], changes=applied,
         former=None if former is None or former["stamp"] is None else dict(former), values=values,
     )  # fmt: skip
@@ -245,7 +245,7 @@ def _upsert(table: Table, guard: str) -> str:
     return SQL["upsert"].format(table=table.name, names=", ".join(names), places=places, renewed=renewed, guard=guard)
 
 
-async def _add_to_feed(tx: Transaction, entity: Entity, identifier: str, *fields: Any) -> int:
+async def add_to_feed(tx: Transaction, entity: Entity, identifier: str, *fields: Any) -> int:
     """Store what was written, from its action to its description; return its version."""
     # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
     await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.feed'))")

@@ -30,13 +30,13 @@ SQL = load(__file__, fragments_of=(listings.__file__,))
 BUDGET_S: Final = 0.11
 """How long a search starts new steps."""
 PAGE: Final = 50
-_TIMEOUT_S: Final = 1.5
+TIMEOUT_S: Final = 1.5
 """Timeout of one statement: a step over one very large body may take longer than the rest of the search."""
 _FIRST_STEP: Final = 200
 _MAX_STEP: Final = 20_000
 _TARGET_STEP_S: Final = 0.02
 """After a faster step the length doubles; after a step that took twice as long it is halved."""
-_MAX_BYTES: Final = 2 << 20
+MAX_BYTES: Final = 2 << 20
 """Maximum number of bytes of bodies per statement, unless a single body is larger."""
 _MAX_BODIES: Final = 500
 MAX_SEARCHED_BODY: Final = 8 << 20
@@ -391,7 +391,7 @@ def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[
     portion: list[UUID] = []
     total = 0
     for event_id, size in zip(event_ids, sizes, strict=True):
-        if portion and (total + size > _MAX_BYTES or len(portion) >= _MAX_BODIES):
+        if portion and (total + size > MAX_BYTES or len(portion) >= _MAX_BODIES):
             yield portion, total > MAX_SEARCHED_BODY
             portion, total = [], 0
         portion.append(event_id)
@@ -406,7 +406,7 @@ async def _reading(database: Database | Connection) -> AsyncIterator[Connection]
     async with database.transaction() as begun:
         connection = database if begun is None else begun  # a connection's own transaction yields nothing
         assert not isinstance(connection, Database)
-        await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
+        await connection.execute(SQL["limit_statement"], f"{TIMEOUT_S:g}s")
         yield connection
 
 

@@ -40,17 +40,17 @@ MAX_KEYS: Final = 10_000
 MAX_TARGETS: Final = 100_000
 """Maximum number of applications in the copy, which has the newest; messages for others need PostgreSQL."""
 _CONTEXT: Final = "publishing-access"
-_KEYS_INTERVAL_S: Final = 2.0
+KEYS_INTERVAL_S: Final = 2.0
 """Seconds between two reads of the keys: how long a revoked key may publish while events wait in the buffer, although
 PostgreSQL is available."""
-_TARGETS_INTERVAL_S: Final = 10.0
+TARGETS_INTERVAL_S: Final = 10.0
 _SAVE_INTERVAL_S: Final = 60.0
 """Seconds between two writes of the file if nothing changes, so that its time is recent."""
 _MISS_INTERVAL_S: Final = 0.5
 """Minimum seconds between two reads for keys or applications that are not in the copy."""
 _READ_TIMEOUT_S: Final = 5.0
 _TARGETS_TIMEOUT_S: Final = 30.0
-_PAGE: Final = 500
+PAGE: Final = 500
 """How many applications one step of the event loop takes: some milliseconds."""
 _MAX_CHANGED: Final = 5_000
 """How many changed applications are read as such; all are read after more changes."""
@@ -61,14 +61,15 @@ _MAX_SKEW_S: Final = 60.0
 _LOG = get_logger("api")
 
 
-class _Moment(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True):
     """A time by two clocks: one may be set, the other stands still while the machine sleeps."""
 
     wall: float
     monotonic: float
 
     @classmethod
-    def now(cls) -> "_Moment":
+    def now(cls) -> "Moment":
+        """Return the present time."""
         return cls(time.time(), time.monotonic())
 
     def age_s(self) -> float:
@@ -90,10 +91,10 @@ class AccessCopy:
         self._file = file
         self._secret_box = secret_box
         self._max_age_s = max_age_s
-        self._confirmed: _Moment | None = None
+        self._confirmed: Moment | None = None
         self._keys: dict[bytes, PublishingKey] = {}
         self._targets = _Targets()
-        self._targets_read_at = -_TARGETS_INTERVAL_S
+        self._targets_read_at = -TARGETS_INTERVAL_S
         self._database: Database | None = None
         self._reading: asyncio.Task[bool] | None = None
         self._missing: asyncio.Task[None] | None = None
@@ -129,7 +130,7 @@ class AccessCopy:
                 "again later"
             )
         key = self._keys.get(sha256)
-        if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= _Moment.now().wall):
+        if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= Moment.now().wall):
             raise AccessUnknown(
                 "PostgreSQL is unavailable, and this token cannot be checked without it; try again later"
             )
@@ -163,7 +164,7 @@ class AccessCopy:
                 await self._save()
             except Exception as error:  # noqa: BLE001 - later changes must be followed after any error
                 _LOG.error("access_copy_not_followed", exc_info=error)
-            await asyncio.sleep(_KEYS_INTERVAL_S)
+            await asyncio.sleep(KEYS_INTERVAL_S)
 
     async def _read_for_miss(self) -> None:
         """Read keys and applications once more, unless PostgreSQL is unavailable or that was done a moment ago."""
@@ -178,7 +179,7 @@ class AccessCopy:
     async def _read_all(self) -> None:
         if self._reading is not None and not self._reading.done():
             await asyncio.shield(self._reading)  # it may read the keys alone
-        self._targets_read_at = -_TARGETS_INTERVAL_S
+        self._targets_read_at = -TARGETS_INTERVAL_S
         await self._read()
 
     async def _read(self) -> bool:
@@ -189,12 +190,12 @@ class AccessCopy:
 
     async def _read_once(self) -> bool:
         assert self._database is not None
-        now = _Moment.now()
+        now = Moment.now()
         try:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
                     keys = await api_keys.list_publishing_keys(connection, limit=MAX_KEYS)
-            if time.monotonic() - self._targets_read_at >= _TARGETS_INTERVAL_S:
+            if time.monotonic() - self._targets_read_at >= TARGETS_INTERVAL_S:
                 await self._read_targets(self._database)
                 self._targets_read_at = now.monotonic
         except DatabaseError as error:
@@ -219,8 +220,8 @@ class AccessCopy:
                     changed = await applications.list_changed_targets(
                         connection, self._targets.newest_us - _OVERLAP_US, limit=_MAX_CHANGED
                     )
-                    for start in range(0, len(changed), _PAGE):
-                        self._targets.update(changed[start : start + _PAGE])
+                    for start in range(0, len(changed), PAGE):
+                        self._targets.update(changed[start : start + PAGE])
                         await asyncio.sleep(0)
                     self._targets.drop_oldest()
                     if version != self._targets.version:
@@ -245,17 +246,17 @@ class AccessCopy:
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
 
     def _write(
-        self, confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]
+        self, confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]
     ) -> None:
-        replace_file(self._file, self._secret_box.encrypt(_encode(confirmed, keys, targets), _CONTEXT))
+        replace_file(self._file, self._secret_box.encrypt(encode(confirmed, keys, targets), _CONTEXT))
 
     def _restore(self, encrypted: bytes) -> None:
         content = _CONTENT.decode(self._secret_box.open(encrypted, _CONTEXT))
-        now = _Moment.now()
+        now = Moment.now()
         if content.confirmed_at > now.wall + _MAX_SKEW_S:
             raise ValueError("its time is in the future")
         age_s = max(0.0, now.wall - content.confirmed_at)
-        self._confirmed = _Moment(content.confirmed_at, now.monotonic - age_s)
+        self._confirmed = Moment(content.confirmed_at, now.monotonic - age_s)
         keys = (
             PublishingKey(base64.b64decode(key.token), UUID(key.id), key.organization, key.expires_at)
             for key in content.keys
@@ -322,7 +323,7 @@ class _Targets:
 async def _read_all_targets(connection: Connection) -> _Targets:
     targets, below = _Targets(), applications.MAX_ID
     while len(targets.by_id) < MAX_TARGETS:
-        page = await applications.list_targets(connection, below, limit=min(_PAGE, MAX_TARGETS - len(targets.by_id)))
+        page = await applications.list_targets(connection, below, limit=min(PAGE, MAX_TARGETS - len(targets.by_id)))
         if not page:
             break
         targets.update(page)
@@ -330,7 +331,7 @@ async def _read_all_targets(connection: Connection) -> _Targets:
     return targets
 
 
-def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]) -> str:
+def encode(confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]) -> str:
     """Return a `_Content` as JSON, encoded in pages: a single call would hold the interpreter's lock for too long."""
     listed = [
         _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at) for key in keys
@@ -345,10 +346,10 @@ def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence
                     target.target.home,
                     target.target.imported_id,
                 )
-                for target in targets[start : start + _PAGE]
+                for target in targets[start : start + PAGE]
             ]
         )[1:-1]
-        for start in range(0, len(targets), _PAGE)
+        for start in range(0, len(targets), PAGE)
     ]
     head = msgspec.json.encode(_Content(confirmed.wall, listed, []))
     return (head.removesuffix(b"]}") + b",".join(pages) + b"]}").decode()

@@ -19,7 +19,7 @@ _NAME_REFILL_S: Final = _REFILL_S / 10
 _REQUESTS_OF_TOKEN: Final = 500
 """Requests with one operator's token at once."""
 _REQUEST_REFILL_S: Final = 0.01
-_MAX_BUCKETS: Final = 10_000
+MAX_BUCKETS: Final = 10_000
 _MAX_NAME_CHARS: Final = 120
 
 
@@ -38,7 +38,7 @@ class _TokenBuckets:
         tokens = min(self._capacity, tokens + (now - at) / self._refill_s)
         is_left = tokens >= 1
         self._left[key] = (tokens - 1 if is_left else tokens, now)
-        if len(self._left) > _MAX_BUCKETS:
+        if len(self._left) > MAX_BUCKETS:
             self._left.popitem(last=False)
         return is_left
 
@@ -110,7 +110,7 @@ class OperatorTokenRates:
         if token_sha256 not in self._wrong:
             self._failures.take(client_key(address))
             self._wrong[token_sha256] = None
-        if len(self._wrong) > _MAX_BUCKETS:
+        if len(self._wrong) > MAX_BUCKETS:
             self._wrong.popitem(last=False)
 
     def count_request(self, token_sha256: bytes) -> None:

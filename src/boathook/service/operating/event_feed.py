@@ -36,7 +36,7 @@ RESUME_OVERLAP: Final = OVERLAP + timedelta(seconds=10)
 """How far before its last event a returning listener starts. An event as old as the overlap may not have been emitted
 when others of its time were.
 """
-_RECENT_WINDOW: Final = timedelta(seconds=5)
+RECENT_WINDOW: Final = timedelta(seconds=5)
 """How far back most scans go; nearly all events are committed much sooner."""
 _FULL_SCAN_INTERVAL: Final = timedelta(seconds=5)
 """Interval between scans that go back as far as the overlap."""
@@ -46,7 +46,7 @@ _PAGE: Final = 25
 """Maximum number of events per poll."""
 _PAGE_BYTES: Final = 8 * 1_048_576
 """Maximum bytes of their bodies; the first event may exceed it."""
-_MAX_IDS: Final = 20_000
+MAX_IDS: Final = 20_000
 """Maximum number of ids per query."""
 MESSAGE_SCHEME: Final = "standard-webhooks"
 """The signature scheme of our own messages, as a provider's name."""
@@ -148,16 +148,16 @@ class EventFeed:
             return _Scan(now, ids.first_of(self._since), end)
         is_recent = self._whole_at <= now < self._whole_at + _FULL_SCAN_INTERVAL
         # Start from the previous scan, not from now: a delayed listener has seen nothing meanwhile.
-        since = max(self._since, self._swept_at - _RECENT_WINDOW) if is_recent else self._since
+        since = max(self._since, self._swept_at - RECENT_WINDOW) if is_recent else self._since
         return _Scan(now, ids.first_of(since), is_near=is_recent)
 
     async def _find(self, scan: _Scan) -> None:
         """Find events that were not found before."""
-        refs = await find_ids(self._database, self._filter, scan.first, scan.until, limit=_MAX_IDS)
+        refs = await find_ids(self._database, self._filter, scan.first, scan.until, limit=MAX_IDS)
         new_refs = [ref for ref in refs if ref.id not in self._seen]
         self._waiting.extend(new_refs)
         self._seen.update(ref.id for ref in new_refs)
-        is_whole = len(refs) < _MAX_IDS
+        is_whole = len(refs) < MAX_IDS
         self._in_progress = None if is_whole else replace(scan, first=UUID(int=refs[-1].id.int + 1))
         self._is_behind = not is_whole or scan.until is not None
         if is_whole:

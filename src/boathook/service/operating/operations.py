@@ -55,7 +55,7 @@ async def describe_replay(database: Database | Connection, delivery: DeliveryRow
         return f"an attempt of {delivery.id} is running; nothing changed"
     name = ids.show_delivery(*replayed)
     pending = await listings.get_delivery(database, *replayed)
-    obstacle = await _find_obstacle(database, delivery.recipient)
+    obstacle = await find_obstacle(database, delivery.recipient)
     if obstacle:
         return f"{name} is pending, but {obstacle}"
     if pending.paused_until is not None:
@@ -67,7 +67,7 @@ async def describe_replay(database: Database | Connection, delivery: DeliveryRow
     return f"{delivery.recipient} has a new delivery, {name}"
 
 
-async def _find_obstacle(database: Database | Connection, recipient: str) -> str:
+async def find_obstacle(database: Database | Connection, recipient: str) -> str:
     """Return why no worker runs a handler now; empty if none is known."""
     if recipient.startswith(RECIPIENT):
         return ""

@@ -37,7 +37,7 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Ids hold no earlier times."""
 _MAX_SUGGESTIONS: Final = 50
 MAX_EXPORTED: Final = 10_000
-_MAX_EXPORTED_BYTES: Final = 256 << 20
+MAX_EXPORTED_BYTES: Final = 256 << 20
 """Maximum total size of the payloads."""
 _MAX_EXPORT_S: Final = 60.0
 """How long a search for further events is continued."""
@@ -256,7 +256,7 @@ async def export_events(
         InvalidValue: a field of the query is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    events_left, left_bytes, ends = MAX_EXPORTED, _MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
+    events_left, left_bytes, ends = MAX_EXPORTED, MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
     last = ""
     async for scan_page in scan_pages(app_context.database, query, limit=_EXPORT_PAGE):
         has_more = scan_page.place is not None or len(scan_page.events) > events_left
@@ -270,7 +270,7 @@ async def export_events(
             left_bytes -= sum(found_event.event.size for found_event in portion) if has_bodies else 0
             last = _before(ids.read_event(portion[-1].event.id))
             if left_bytes < 0 and (has_more or portion[-1] is not scan_page.events[-1]):
-                yield ExportEnd(f"more than {_MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
+                yield ExportEnd(f"more than {MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
                 return
         if not has_more:
             return

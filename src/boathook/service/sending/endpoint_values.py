@@ -138,7 +138,7 @@ def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
     checks: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
         "basic": _read_basic,
         "oauth2": lambda value: _read_oauth(settings, value),
-        "mtls": _read_pair,
+        "mtls": read_pair,
     }
     if "basic" in auth and "oauth2" in auth:
         raise InvalidValue("set basic or oauth2, not both: they use the same header", "auth")
@@ -160,7 +160,7 @@ def _read_oauth(settings: Settings, value: Mapping[str, str]) -> Mapping[str, st
     return {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]}
 
 
-def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
+def read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
     """Return a certificate and its key. Raises InvalidValue if either is invalid or they do not match."""
     # Few endpoints have certificates, and this import is slow; the gateway imports it at start.
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key

@@ -28,7 +28,7 @@ from boathook.service.unit_of_work import AppContext
 
 _MAX_COMMITTERS: Final = 2
 _MAX_MESSAGES: Final = 128
-_DELIVERY_WEIGHT: Final = 1_024
+DELIVERY_WEIGHT: Final = 1_024
 """What a delivery weighs in a commit, where a byte of a body weighs 1."""
 _MAX_WEIGHT: Final = 4_194_304
 """Limit for one commit; a single message may exceed it."""
@@ -205,4 +205,4 @@ class GroupPublisher:
 
 
 def _weigh(prepared: PreparedMessage) -> int:
-    return len(prepared.row.event.body) + _DELIVERY_WEIGHT * len(prepared.row.deliveries)
+    return len(prepared.row.event.body) + DELIVERY_WEIGHT * len(prepared.row.deliveries)

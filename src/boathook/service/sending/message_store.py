@@ -36,7 +36,7 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 _MAX_ROUNDS: Final = 5
-_MAX_DELIVERIES: Final = 4_096
+MAX_DELIVERIES: Final = 4_096
 """Maximum number of deliveries in one commit; a single message may exceed it."""
 _LOG = get_logger("buffer")
 
@@ -241,7 +241,7 @@ def _commits(rows: Sequence[NewMessageRow]) -> Iterator[tuple[int, int]]:
     start = deliveries = 0
     for place, row in enumerate(rows):
         deliveries += len(row.deliveries)
-        if place > start and deliveries > _MAX_DELIVERIES:
+        if place > start and deliveries > MAX_DELIVERIES:
             yield start, place
             start, deliveries = place, len(row.deliveries)
     yield start, len(rows)

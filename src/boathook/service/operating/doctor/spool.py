@@ -99,7 +99,7 @@ def _place(settings: Settings, root: Path) -> Finding:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         fix = "change server.data_dir, or the folder's owner"
         return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not sync events: {reason}", fix)
-    if (kind := _kind_of(nearest)) in _IN_MEMORY:
+    if (kind := kind_of(nearest)) in _IN_MEMORY:
         text = f"{nearest} is in memory ({kind}): a power cut loses the events in it"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, text, "set server.data_dir to a folder on a disk")
     usage = shutil.disk_usage(nearest)
@@ -143,7 +143,7 @@ def _nearest(folder: Path) -> Path:
     return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
 
 
-def _kind_of(folder: Path) -> str:
+def kind_of(folder: Path) -> str:
     """Return the file system type of a folder; empty if the system does not report it."""
     mount_point, kind = Path(), ""
     with contextlib.suppress(OSError, ValueError):
