@@ -463,12 +463,12 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     "spool": (
         ChosenMutant(
             "spool/disk.py",
-            "            os.fsync(descriptor)\n            _sync_folder(path.parent)\n",
+            "            os.fsync(descriptor)\n            sync_folder(path.parent)\n",
             "            os.fsync(descriptor)\n",
             _SPOOL,
         ),
         ChosenMutant(
-            "spool/disk.py", "old.rename(new)\n        _sync_folder(new.parent)\n", "old.rename(new)\n", _SPOOL
+            "spool/disk.py", "old.rename(new)\n        sync_folder(new.parent)\n", "old.rename(new)\n", _SPOOL
         ),
         ChosenMutant(
             "spool/disk.py",

@@ -60,12 +60,12 @@ class LiveState:
         self._most = max_readers
         self._max_per_operator = max_per_operator
         self._readers: Counter[str] = Counter()
-        self._number = 0
+        self.number = 0
         self._latest = ""
         self._rendered_at = -max_age_s
         self._render_lock = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._producer: asyncio.Task[None] | None = None
+        self.producer: asyncio.Task[None] | None = None
 
     def has_room(self, reader: str) -> bool:
         """Return whether this operator may open another stream."""
@@ -82,29 +82,29 @@ class LiveState:
         """Yield the state with its number on each change; yield None as a heartbeat while it is unchanged."""
         with self._counted(reader):
             state = await self.now()
-            seen = self._number
+            seen = self.number
             yield seen, state
             while True:
                 changed = self._changed
-                if self._number == seen:
+                if self.number == seen:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), HEARTBEAT_INTERVAL_S)
-                is_new, seen = self._number != seen, self._number
+                is_new, seen = self.number != seen, self.number
                 yield (seen, self._latest) if is_new else None
 
     @contextlib.contextmanager
     def _counted(self, reader: str) -> Iterator[None]:
         """Count a reader; the producer runs while there is at least one."""
         self._readers[reader] += 1
-        if self._producer is None:
-            self._producer = asyncio.create_task(self._produce(), name="console:live")
+        if self.producer is None:
+            self.producer = asyncio.create_task(self._produce(), name="console:live")
         try:
             yield
         finally:
             self._readers -= Counter([reader])
-            if not self._readers and self._producer is not None:
-                self._producer.cancel()
-                self._producer = None
+            if not self._readers and self.producer is not None:
+                self.producer.cancel()
+                self.producer = None
 
     async def _produce(self) -> None:
         while True:
@@ -118,7 +118,7 @@ class LiveState:
         self._rendered_at = time.monotonic()
         if state != self._latest:
             self._latest = state
-            self._number += 1
+            self.number += 1
             self._changed.set()
             self._changed = asyncio.Event()
 

@@ -245,9 +245,9 @@ class OverviewState:
         self._latest = LatestActivity()
         self._drawn = {name: _CachedCharts() for name in RangeName}
         self._health, self._health_at = ActivityHealth(), -math.inf
-        self.live = LiveState(self._render)
+        self.live = LiveState(self.render)
 
-    async def _render(self) -> str:
+    async def render(self) -> str:
         """Return the state as HTML; parts from PostgreSQL keep their last values while it is unavailable."""
         is_away = False
         settings = self._app_context.settings

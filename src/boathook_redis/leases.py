@@ -66,7 +66,7 @@ class RedisLeases:
             for value in (repr(request.per_second), request.burst, request.spent, request.wanted)
         ]
         async with self._turn:
-            granted = await self._call("eval", _LEASE, len(keys), *keys, *arguments)
+            granted = await self.call("eval", _LEASE, len(keys), *keys, *arguments)
             if not isinstance(granted, list) or len(granted) != len(requests):
                 self._drop()
                 raise RedisUnavailable("Redis sent an unexpected answer")
@@ -75,7 +75,7 @@ class RedisLeases:
     async def check(self) -> str:
         """Return the server's name and version. Raises RedisUnavailable."""
         async with self._turn:
-            information = await self._call("info", "server")
+            information = await self.call("info", "server")
         information = information if isinstance(information, dict) else {}
         for name, key in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
             if key in information:
@@ -88,7 +88,8 @@ class RedisLeases:
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_S)
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Run a command of Redis within its time limit."""
         if self._client is None:
             self._client = self._open()
         call = asyncio.ensure_future(getattr(self._client, name)(*arguments))

@@ -100,7 +100,7 @@ def wait_for_copy(running: "BoathookProcess", uid: str) -> None:
     """Wait until a gateway has saved a copy of the applications that has this one."""
     settings = load(running.folder / "boathook.toml", {"server.data_dir": str(running.folder / "data")})
     box = open_secret_box(settings)
-    until(lambda: ("default", uid) in AccessCopy.load(settings, box)._targets.by_name)
+    until(lambda: ("default", uid) in AccessCopy.load(settings, box).targets.by_name)
 
 
 def free_port() -> int:

@@ -159,10 +159,10 @@ async def test_the_keeper_counts_the_deaths_of_the_worst_cause_for_prometheus(db
     letters, keeper = DeadLetterStore(db), Keeper(db, config.load(None))
     gauge = meters.gauge_handle("boathook_repeating_cause")
     await letters.add_dead("away", "away", "full")
-    await keeper._count()
+    await keeper.count()
     assert gauge.value == 2
     await db.execute("update boathook.delivery set dead_at = dead_at - interval '2 hours'")
-    await keeper._count()
+    await keeper.count()
     assert gauge.value == 0
 
 

@@ -566,8 +566,8 @@ async def test_without_the_owner_check_lists_show_all(api: ApiClient, store: Sto
         lambda database, wanted, **more: scan(database, replace(wanted, organization=None), **more),
     )
     monkeypatch.setattr(service_listings, "check_owner", AsyncMock())
-    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
-    monkeypatch.setattr(event_operations, "_compile", lambda _work, query: query.compile())
+    monkeypatch.setattr(selection, "tenant_of", lambda _work: None)
+    monkeypatch.setattr(event_operations, "compile_filter", lambda _work, query: query.compile())
     monkeypatch.setattr(conflicts, "check_owner", AsyncMock())
     found = await leaks(api, store)
     for name in ("default", "b"):

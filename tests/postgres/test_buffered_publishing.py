@@ -98,7 +98,7 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        return ids.show(ids.APPLICATION, self.access._targets.by_name["default", "acme"].id)
+        return ids.show(ids.APPLICATION, self.access.targets.by_name["default", "acme"].id)
 
     async def reports(self) -> list[dict[str, Any]]:
         """Return the operational webhooks about messages that were not stored."""
@@ -155,7 +155,7 @@ async def gateway(db: Database, wire: Proxy, tmp_path: Path) -> AsyncIterator[Ga
         await one.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         await one.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
         await one.api.ask(201, "POST", "/operational-webhook/endpoint", {"url": "http://127.0.0.1:18080/ops"})
-        assert await one.access._read()
+        assert await one.access.read()
         yield one
 
 
@@ -398,7 +398,7 @@ async def test_two_gateways_give_one_key_two_ids_and_the_message_that_is_not_sto
 ) -> None:
     (tmp_path / "other").mkdir()
     async with opened(gateway.db, wire, tmp_path / "other") as other:
-        assert await other.access._read()
+        assert await other.access.read()
         other.api.headers["authorization"] = gateway.api.headers["authorization"]
         bodies = [PLAIN, PLAIN | {"payload": {"n": 2}} if is_conflict else PLAIN]
         await gateway.cut()
@@ -584,8 +584,8 @@ async def test_draining_again_changes_nothing(gateway: Gateway, tmp_path: Path) 
 
 async def test_a_message_of_a_deleted_application_is_kept_and_counted(gateway: Gateway, tmp_path: Path) -> None:
     await gateway.api.ask(201, "POST", "/app", {"name": "Gone", "uid": "gone"})
-    gateway.access._targets_read_at = -HOUR_S
-    assert await gateway.access._read()
+    gateway.access.targets_read_at = -HOUR_S
+    assert await gateway.access.read()
     await gateway.cut()
     kept = await gateway.publish()
     lost = await gateway.api.ask(202, "POST", "/app/gone/msg", PLAIN)
@@ -687,7 +687,7 @@ async def test_mutant_without_a_max_age_a_revoked_key_keeps_publishing(
 
 async def test_a_key_expiring_in_the_outage_is_refused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     await gateway.db.execute("update boathook.api_key set expires_at = now() + interval '10 minutes'")
-    assert await gateway.access._read()
+    assert await gateway.access.read()
     await gateway.cut()
     await gateway.publish()
     let_pass(monkeypatch, wall=601)
@@ -696,7 +696,7 @@ async def test_a_key_expiring_in_the_outage_is_refused(gateway: Gateway, monkeyp
 
 async def test_keys_of_applications_and_portals_are_not_in_the_copy(gateway: Gateway) -> None:
     own = await make_token(gateway.api.context, application="acme")
-    assert await gateway.access._read()
+    assert await gateway.access.read()
     await gateway.cut()
     await gateway.publish()
     answer = await gateway.api.as_token(own).post(PATH, json=PLAIN)
@@ -705,7 +705,7 @@ async def test_keys_of_applications_and_portals_are_not_in_the_copy(gateway: Gat
 
 async def test_the_copy_keeps_organizations_apart(gateway: Gateway) -> None:
     foreign = gateway.api.as_token(await make_token(gateway.api.context, "elsewhere"))
-    assert await gateway.access._read()
+    assert await gateway.access.read()
     await gateway.cut()
     for reference in ("acme", gateway.name):
         for body in (PLAIN, UNUSUAL):
@@ -778,10 +778,10 @@ async def test_while_events_wait_new_keys_work_and_revoked_ones_do_not(
     other = ApiClient(context, token)
     await other.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
     wait_in_buffer(gateway)
-    assert await gateway.access._read()  # of the keys alone
+    assert await gateway.access.read()  # of the keys alone
     await gateway.api.as_token(token).ask(202, "POST", "/app/new/msg", PLAIN)
     await revoke(gateway)
-    assert await gateway.access._read()
+    assert await gateway.access.read()
     wait_in_buffer(gateway)
     await gateway.publish(expect=503)
     await gateway.heal()
@@ -793,7 +793,7 @@ SMALL = SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)
 async def fill(gateway: Gateway) -> tuple[list[str], httpx.Response]:
     """Publish until the spool is full; return the accepted ids and the last response."""
     await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
-    assert await gateway.access._read()
+    assert await gateway.access.read()
     await gateway.cut()
     made: list[str] = []
     answer = httpx.Response(202)
@@ -928,7 +928,7 @@ class TestFile:
     """The copy's file, for a start without PostgreSQL."""
 
     async def test_a_gateway_that_starts_without_the_database_publishes(self, gateway: Gateway) -> None:
-        await gateway.access._save()
+        await gateway.access.save()
         await gateway.cut()
         wait_in_buffer(gateway)
         access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
@@ -945,7 +945,7 @@ class TestFile:
     async def test_the_copys_age_counts_from_its_last_refresh(
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await gateway.access._save()
+        await gateway.access.save()
         await gateway.cut()
         for shift_s, is_accepted in ((HOUR_S - 60, True), (HOUR_S + 1, False), (-HOUR_S, False)):
             let_pass(monkeypatch, wall=shift_s)
@@ -953,17 +953,17 @@ class TestFile:
             await gateway.publish(expect=202 if is_accepted else 503)
 
     async def test_it_is_sealed(self, gateway: Gateway, tmp_path: Path) -> None:
-        await gateway.access._save()
+        await gateway.access.save()
         file = tmp_path / FILE_NAME
         content = file.read_bytes()
         assert file.stat().st_mode & 0o777 == 0o600
         assert b"acme" not in content
         for spoiled in (content[:-1] + bytes([content[-1] ^ 1]), b"", b"{}", content[:20]):
             file.write_bytes(spoiled)
-            assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys == {}
+            assert AccessCopy.load(gateway.settings, SecretBox([KEY])).keys == {}
         file.write_bytes(content)
-        assert AccessCopy.load(gateway.settings, SecretBox(["another key of sixteen characters"]))._keys == {}
-        assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys.keys() == gateway.access._keys.keys()
+        assert AccessCopy.load(gateway.settings, SecretBox(["another key of sixteen characters"])).keys == {}
+        assert AccessCopy.load(gateway.settings, SecretBox([KEY])).keys.keys() == gateway.access.keys.keys()
 
     async def test_a_key_added_with_a_foreign_secret_key_cannot_publish(self, gateway: Gateway, tmp_path: Path) -> None:
         assert await plant(gateway, tmp_path, SecretBox(["a key that another user has made"])) == 503
@@ -980,9 +980,9 @@ class TestFile:
             return await pages(connection, below, limit=limit)
 
         async def names() -> set[str]:
-            gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
-            assert await gateway.access._read()
-            return {name for _, name in gateway.access._targets.by_name if not name.startswith("app_")}
+            gateway.access.targets_read_at = -access_copy.TARGETS_INTERVAL_S
+            assert await gateway.access.read()
+            return {name for _, name in gateway.access.targets.by_name if not name.startswith("app_")}
 
         monkeypatch.setattr(applications, "list_targets", noted)
         for uid in ("a", "b"):
@@ -993,7 +993,7 @@ class TestFile:
         assert await names() == {"acme", "a", "c"}
         await gateway.api.ask(204, "DELETE", "/app/c")
         assert await names() == {"acme", "a"}
-        assert len(gateway.access._targets.by_name) == 4
+        assert len(gateway.access.targets.by_name) == 4
         assert full == [], "all are read only at first"
         # A transaction that commits long after its change.
         await gateway.db.execute(
@@ -1008,9 +1008,9 @@ class TestFile:
         monkeypatch.setattr(access_copy, "MAX_TARGETS", 3)
         for uid in "abcd":
             await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
-        gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
-        assert await gateway.access._read()
-        assert {one.target.uid for one in gateway.access._targets.by_id.values()} == {"b", "c", "d"}
+        gateway.access.targets_read_at = -access_copy.TARGETS_INTERVAL_S
+        assert await gateway.access.read()
+        assert {one.target.uid for one in gateway.access.targets.by_id.values()} == {"b", "c", "d"}
 
     async def test_it_is_encoded_in_steps_outside_the_event_loop(
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
@@ -1026,17 +1026,17 @@ class TestFile:
         monkeypatch.setattr(access_copy, "PAGE", 2)
         for uid in "abcde":
             await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
-        gateway.access._targets_read_at = -access_copy.TARGETS_INTERVAL_S
-        assert await gateway.access._read()
-        await gateway.access._save()
+        gateway.access.targets_read_at = -access_copy.TARGETS_INTERVAL_S
+        assert await gateway.access.read()
+        await gateway.access.save()
         assert threads
         assert threading.get_ident() not in threads
         loaded = AccessCopy.load(gateway.settings, SecretBox([KEY]))
-        assert loaded._targets.by_name.keys() == gateway.access._targets.by_name.keys()
-        assert loaded._keys == gateway.access._keys
+        assert loaded.targets.by_name.keys() == gateway.access.targets.by_name.keys()
+        assert loaded.keys == gateway.access.keys
 
     async def test_a_file_of_an_earlier_boathook_is_read(self, gateway: Gateway) -> None:
-        app, key = ids.read(ids.APPLICATION, gateway.name), next(iter(gateway.access._keys.values()))
+        app, key = ids.read(ids.APPLICATION, gateway.name), next(iter(gateway.access.keys.values()))
         token = base64.b64encode(key.token_sha256).decode()
         content = (
             f'{{"confirmed_at":{time.time()},"keys":[["{token}","{key.id}","default",null]],'
@@ -1048,14 +1048,14 @@ class TestFile:
         assert await loaded.find_application("default", "acme") == app
         with pytest.raises(ServedElsewhere):
             await loaded.find_application("default", ids.show(ids.APPLICATION, UUID(int=7)))
-        assert list(loaded._keys) == [key.token_sha256]
+        assert list(loaded.keys) == [key.token_sha256]
 
     async def test_it_has_imported_ids(self, gateway: Gateway) -> None:
         app, name = ids.read(ids.APPLICATION, gateway.name), "app_1srOrx2ZWZBpBUvZwXKQmoEYga2"
         async with gateway.db.transaction() as connection:
             await applications.set_imported_id(connection, app, name)
-        await gateway.access._read_all()
-        await gateway.access._save()
+        await gateway.access.read_all()
+        await gateway.access.save()
         gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
         assert await gateway.buffered.access.find_application("default", name) == app
         await gateway.cut()
@@ -1072,25 +1072,25 @@ class TestFile:
         def saved() -> AccessCopy:
             return AccessCopy.load(gateway.settings, SecretBox([KEY]))
 
-        await eventually(lambda: ("default", "new") in saved()._targets.by_name)
+        await eventually(lambda: ("default", "new") in saved().targets.by_name)
         await gateway.api.ask(200, "PATCH", "/app/new", {"uid": "newer"})
-        await eventually(lambda: ("default", "newer") in saved()._targets.by_name)
-        assert ("default", "new") not in saved()._targets.by_name
+        await eventually(lambda: ("default", "newer") in saved().targets.by_name)
+        assert ("default", "new") not in saved().targets.by_name
         await gateway.api.ask(204, "DELETE", "/app/newer")
-        await eventually(lambda: ("default", "newer") not in saved()._targets.by_name)
+        await eventually(lambda: ("default", "newer") not in saved().targets.by_name)
         await revoke(gateway)
-        await eventually(lambda: saved()._keys == {})
+        await eventually(lambda: saved().keys == {})
         following.cancel()
 
 
 async def plant(gateway: Gateway, folder: Path, box: SecretBox) -> int:
     """Add a key to the file, encrypted by *box*; return the status of a message that is published with it."""
     written = AccessCopy(folder / FILE_NAME, box, HOUR_S)
-    written._targets, written._confirmed = gateway.access._targets, access_copy.Moment.now()
+    written.targets, written.confirmed = gateway.access.targets, access_copy.Moment.now()
     sha256 = hash_token("bhk_planted")
-    written._keys = {sha256: PublishingKey(sha256, ids.make(1, 1), "default", None)}
+    written.keys = {sha256: PublishingKey(sha256, ids.make(1, 1), "default", None)}
     written._is_changed = True
-    await written._save()
+    await written.save()
     await gateway.cut()
     gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
     return (await gateway.api.as_token("bhk_planted").post(PATH, json=PLAIN)).status_code

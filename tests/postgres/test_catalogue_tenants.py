@@ -288,7 +288,7 @@ async def world(db: Database, tmp_path: Path) -> World:
     store, context = Store(db), make_context(db, sources=stripe, **own_settings)
     notifications = settings_of(channels=channels).notifications
     context.settings = context.settings.model_copy(update={"notifications": notifications})
-    context.live_settings._configured = context.settings
+    context.live_settings.configured = context.settings
     own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
     [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
     rejections = [await add_rejection(store, number) for number in range(3)]
@@ -607,7 +607,7 @@ async def test_its_own_are_reached_in_each_way(world: World, name: str, monkeypa
 async def test_mutant_without_the_tenant_every_way_leaks(world: World, name: str, monkeypatch: pytest.MonkeyPatch):
     operation = catalogue.find(name)
     monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
-    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
+    monkeypatch.setattr(selection, "tenant_of", lambda _work: None)
     ways, found = list(ways_of(operation, world)), await leaks(world, operation)
     counted = {line for line in found if line.startswith("counted")}
     assert len(counted) == len(ways)
@@ -642,7 +642,7 @@ async def test_its_own_events_are_reached_in_each_way(world: World):
 
 
 async def test_mutant_events_without_the_tenant_leak(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "_compile", lambda _work, query: query.compile())
+    monkeypatch.setattr(events, "compile_filter", lambda _work, query: query.compile())
     leaking = await leaks(world, events.replay)
     assert [line for line in leaking if line.startswith("counted")] != []
     assert [line for line in leaking if line.startswith("changed")] != []
@@ -657,7 +657,7 @@ async def test_a_routing_stays_in_its_organization_and_the_mutant_does_not(
     await run(world, events.route, {"all": True})
     await world.run_jobs()
     assert await world.rows_of(world.other) == before
-    monkeypatch.setattr(events, "_compile", lambda _work, query: query.compile())
+    monkeypatch.setattr(events, "compile_filter", lambda _work, query: query.compile())
     await run(world, events.route, {"all": True})
     await world.run_jobs()
     assert await world.rows_of(world.other) != before
@@ -665,7 +665,7 @@ async def test_a_routing_stays_in_its_organization_and_the_mutant_does_not(
 
 async def test_mutant_a_delivery_of_any_organization_is_retried(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deliveries, "check_owner", AsyncMock())
-    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
+    monkeypatch.setattr(selection, "tenant_of", lambda _work: None)
     assert await leaks(world, deliveries.retry) != []
 
 

@@ -96,6 +96,6 @@ async def test_a_superseded_attempt_settles_nothing(db: Database, tmp_path: Path
         await eventually((tmp_path / "letters").exists)
         await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
         executor.gate.set()
-        await eventually(lambda: not dispatcher._held)
+        await eventually(lambda: not dispatcher.held)
     assert await attempts(db) == []
     assert await delivery_states(db) == {"leased": 1}

@@ -108,7 +108,7 @@ async def running_gateway(
 
 async def until_it_relies_on_the_lane(one: dispatcher.Dispatcher[Any]) -> None:
     """Wait until a process has connected, and has looked for everything due once more."""
-    await eventually(lambda: one._due.relies_on_notifier and not one._must_discover.is_set())
+    await eventually(lambda: one._due.relies_on_notifier and not one.must_discover.is_set())
 
 
 def outcome(name: str) -> float:

@@ -30,7 +30,7 @@ PROBE = "probe:listening"
 async def rarely_polling(db: Database) -> AsyncIterator[Dispatcher[EndpointAttempt]]:
     """Run a sender that polls once an hour; start the block once it receives notifications."""
     async with running_sender(db, **HOUR) as sender:
-        queues: Any = sender._queues
+        queues: Any = sender.queues
         include, heard = queues.include, asyncio.Event()
 
         def noted(recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
@@ -218,7 +218,7 @@ class TestSender:
                 )
                 await self.deliver(db, endpoint, 2)
                 await self.deliver(db, endpoint, 3)
-                queues: Any = sender._queues
+                queues: Any = sender.queues
                 assert [queue.rate for queue in queues] == [1000]
 
     async def test_claims_again_for_an_endpoint_that_is_named_while_a_claim_runs(

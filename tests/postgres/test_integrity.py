@@ -261,14 +261,14 @@ async def test_sums_agree_while_events_arrive_between_queries(store: Store, arri
 
 
 async def test_without_one_query_per_range_the_sums_disagree(store: Store, arrive, monkeypatch: pytest.MonkeyPatch):
-    take = integrity.Check._collect_row
+    take = integrity.Check.collect_row
     is_late = False
 
     def torn(self, row, totals):
         if not is_late or row["expected"] not in {"events", "deliveries"}:
             take(self, row, totals)
 
-    look = integrity.Check._run_query
+    look = integrity.Check.run_query
 
     async def twice(self, sql, arguments):
         nonlocal is_late
@@ -280,8 +280,8 @@ async def test_without_one_query_per_range_the_sums_disagree(store: Store, arriv
         await look(self, sql, arguments)
         self._figures.update({name: early[name] - before[name] for name in ("events", "deliveries")})
 
-    monkeypatch.setattr(integrity.Check, "_collect_row", torn)
-    monkeypatch.setattr(integrity.Check, "_run_query", twice)
+    monkeypatch.setattr(integrity.Check, "collect_row", torn)
+    monkeypatch.setattr(integrity.Check, "run_query", twice)
     assert (await store.verify()).balance.missing != 0
     monkeypatch.undo()
     assert (await store.verify()).balance.missing == 0
@@ -325,8 +325,8 @@ async def test_a_window_checks_its_events_and_the_global_rules(store: Store):
 
 
 async def test_a_query_that_times_out_is_retried_smaller(store: Store, monkeypatch: pytest.MonkeyPatch):
-    look, sizes, cuts = integrity.Check._run_query, [], iter([True, True])
-    bound = integrity.Check._bound
+    look, sizes, cuts = integrity.Check.run_query, [], iter([True, True])
+    bound = integrity.Check.bound
 
     async def noted(self, walk, low, rows):
         sizes.append(rows)
@@ -337,8 +337,8 @@ async def test_a_query_that_times_out_is_retried_smaller(store: Store, monkeypat
             raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
         await look(self, sql, arguments)
 
-    monkeypatch.setattr(integrity.Check, "_bound", noted)
-    monkeypatch.setattr(integrity.Check, "_run_query", cut_twice)
+    monkeypatch.setattr(integrity.Check, "bound", noted)
+    monkeypatch.setattr(integrity.Check, "run_query", cut_twice)
     monkeypatch.setattr(integrity, "RETRY_S", 0.0)
     found = await store.verify()
     assert sizes[:3] == [4_000, 2_000, 1_000]
@@ -350,7 +350,7 @@ async def test_a_query_that_always_times_out_raises(store: Store, monkeypatch: p
     async def cut(*_: object) -> None:
         raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
 
-    monkeypatch.setattr(integrity.Check, "_run_query", cut)
+    monkeypatch.setattr(integrity.Check, "run_query", cut)
     monkeypatch.setattr(integrity, "RETRY_S", 0.0)
     with pytest.raises(DatabaseUnavailable, match="statement timeout"):
         await store.verify()

@@ -391,7 +391,7 @@ async def test_a_copy_of_the_keys_does_not_decide_about_a_token(api, db, tmp_pat
     key = await make_token(api.context)
     copy = AccessCopy(tmp_path / "copy.bin", SecretBox([KEY]), 3600.0)
     copy._database = db
-    await copy._read()
+    await copy.read()
     assert (await copy.find_principal(key)).organization == "default"
     with pytest.raises(AccessUnknown):
         await copy.find_principal(text)

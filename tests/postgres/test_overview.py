@@ -65,7 +65,7 @@ async def test_the_overview_keeps_its_data_while_postgresql_is_down(fresh_server
     context = AppContext(settings, database, open_secret_box(settings), Outbox(memory_days=1))
     overview = OverviewState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0")), BASE))
     await add_deliveries(database, "1h", 1, "dead")
-    before = await overview._render()
+    before = await overview.render()
     assert "PostgreSQL is unavailable" not in before
     assert "handler:h" in before
 
@@ -73,7 +73,7 @@ async def test_the_overview_keeps_its_data_while_postgresql_is_down(fresh_server
     assert pid is not None
     os.kill(pid, signal.SIGINT)
     await eventually(lambda: server.pid() is None)
-    away = await overview._render()
+    away = await overview.render()
     assert "PostgreSQL is unavailable" in away
     assert "handler:h" in away
 
@@ -83,7 +83,7 @@ async def test_the_overview_keeps_its_data_while_postgresql_is_down(fresh_server
 
 
 async def is_back(overview: OverviewState) -> bool:
-    return "PostgreSQL is unavailable" not in await overview._render()
+    return "PostgreSQL is unavailable" not in await overview.render()
 
 
 async def test_open_items_are_counted_up_to_a_limit(db: Database) -> None:
@@ -119,11 +119,11 @@ async def test_an_empty_store_is_normal_and_shows_the_first_steps(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overview = make_overview(db, tmp_path, monkeypatch)
-    page = await overview._render()
+    page = await overview.render()
     assert "All systems normal" in page
     assert "Receive your first webhook" in page
     await add_deliveries(db, "1h", 2, "dead")
-    page = await overview._render()
+    page = await overview.render()
     assert "All systems normal" not in page
     assert '<a href="/console/dead">2 failed deliveries</a>' in page
 

@@ -189,7 +189,7 @@ DELIVERY = group_publisher.DELIVERY_WEIGHT
         ({"_MAX_MESSAGES": 2}, 2),
         ({"_MAX_WEIGHT": 2 * (DELIVERY + len(b'{"n":1}'))}, 2),
         ({"_MAX_WEIGHT": 2 * DELIVERY}, 1),
-        ({"_MAX_WEIGHT": 3 * len(b'{"n":1}'), "_DELIVERY_WEIGHT": 0}, 3),
+        ({"_MAX_WEIGHT": 3 * len(b'{"n":1}'), "DELIVERY_WEIGHT": 0}, 3),
     ],
 )
 async def test_a_commit_is_bounded_by_its_messages_deliveries_and_bytes(

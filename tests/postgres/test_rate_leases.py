@@ -422,10 +422,10 @@ class TestRedis:
 
     async def test_a_key_of_another_type_fails_and_a_bad_value_resets(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
-        await leases._call("set", f"boathook:rate:{source}", "nonsense")
+        await leases.call("set", f"boathook:rate:{source}", "nonsense")
         assert await leases.lease([wish(source, 10)]) == {source: 10}
-        await leases._call("delete", f"boathook:rate:{source}")
-        await leases._call("rpush", f"boathook:rate:{source}", "a")
+        await leases.call("delete", f"boathook:rate:{source}")
+        await leases.call("rpush", f"boathook:rate:{source}", "a")
         with pytest.raises(RedisUnavailable, match="WRONGTYPE"):
             await leases.lease([wish(source, 10)])
         await leases.close()
@@ -433,8 +433,8 @@ class TestRedis:
     async def test_redis_keys_expire(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
         await leases.lease([wish(source, 10, per_second=1.0), wish(f"{source}-slow", 10)])
-        assert 10 <= await leases._call("ttl", f"boathook:rate:{source}") <= 12
-        assert 9_990 <= await leases._call("ttl", f"boathook:rate:{source}-slow") <= 10_002
+        assert 10 <= await leases.call("ttl", f"boathook:rate:{source}") <= 12
+        assert 9_990 <= await leases.call("ttl", f"boathook:rate:{source}-slow") <= 10_002
         await leases.close()
 
     async def test_doctor_reports_that_redis_leases_rates(self, redis_server: RedisServer):

@@ -291,10 +291,10 @@ async def test_the_keeper_counts_the_events_of_a_body_for_prometheus(db: Databas
     await store.append([event(f"g{number}", BODY, replay=BODY) for number in range(3)])
     keeper = Keeper(db, load(None))
     gauge = gauge_handle("boathook_repeated_bodies", source="stripe")
-    await keeper._count()
+    await keeper.count()
     assert gauge.value == 3
     await db.execute("update boathook.event set same_body_as = null")
-    await keeper._count()
+    await keeper.count()
     assert gauge.value == 0
 
 

@@ -251,7 +251,7 @@ async def test_a_sampler_stores_counts_and_the_rest_on_stop(db: Database, tmp_pa
     meters.reset()
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.start()
-    await eventually(lambda: sampler._before is not None)
+    await eventually(lambda: sampler.before is not None)
     meters.count("boathook_events_accepted_total", 3, source="sampled")
     await eventually(functools.partial(is_kept, db, 3))
     meters.count("boathook_events_accepted_total", 2, source="sampled")
@@ -268,9 +268,9 @@ async def test_unsent_samples_are_stored_later_even_after_a_restart(db: Database
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     sampler = Sampler(settings(nowhere, tmp_path), "supervisor-0", step_s=0.2)
     sampler.start()
-    await eventually(lambda: sampler._before is not None)
+    await eventually(lambda: sampler.before is not None)
     meters.count("boathook_events_accepted_total", 4, source="sampled")
-    await eventually(lambda: sum(one.snapshot.arrived.accepted for one in sampler._unsent) == 4)
+    await eventually(lambda: sum(one.snapshot.arrived.accepted for one in sampler.unsent) == 4)
     await sampler.stop()
     assert await count_of(db) == 0
 
@@ -278,17 +278,17 @@ async def test_unsent_samples_are_stored_later_even_after_a_restart(db: Database
     again.start()
     await eventually(functools.partial(is_kept, db, 4))
     await again.stop()
-    assert not again._unsent
+    assert not again.unsent
 
 
 async def test_a_killed_sampler_loses_and_duplicates_nothing(db: Database, tmp_path: Path) -> None:
     """The next one continues from its file, and does not store samples twice."""
     meters.reset()
     killed = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
-    assert killed._is_elected()
-    await killed._sample()
+    assert killed.is_elected()
+    await killed.sample()
     meters.count(ACCEPTED, 3, source="sampled")
-    await killed._sample()  # stored, and its file says that it is not
+    await killed.sample()  # stored, and its file says that it is not
     meters.count(ACCEPTED, 4, source="sampled")  # counted after the last sample
     assert killed._lock is not None
     killed._lock.close()
@@ -304,8 +304,8 @@ async def test_a_long_outage_is_kept_in_coarser_samples(tmp_path: Path) -> None:
     sampler = Sampler(settings("postgresql://nobody@127.0.0.1:1/none", tmp_path), "supervisor-0", step_s=10)
     for n in range(400):
         sampler._add_unsent(MetricSnapshot(span_s=10, counters={ACCEPTED: {("shop",): 1}}), 10.0 * n)
-    assert len(sampler._unsent) <= 60
-    assert sum(one.snapshot.arrived.accepted for one in sampler._unsent) >= 360, "an hour of it is kept"
+    assert len(sampler.unsent) <= 60
+    assert sum(one.snapshot.arrived.accepted for one in sampler.unsent) >= 360, "an hour of it is kept"
 
 
 async def test_one_of_two_servers_on_a_data_directory_samples(db: Database, tmp_path: Path) -> None:
@@ -313,10 +313,10 @@ async def test_one_of_two_servers_on_a_data_directory_samples(db: Database, tmp_
     both = [Sampler(settings(db.url, tmp_path), slot, step_s=0.2) for slot in ("supervisor-0", "2-supervisor-0")]
     for one in both:
         one.start()
-    await eventually(lambda: any(one._before for one in both))
+    await eventually(lambda: any(one.before for one in both))
     meters.count("boathook_events_accepted_total", 7, source="sampled")
     await eventually(functools.partial(is_kept, db, 7))
-    assert sum(one._before is not None for one in both) == 1
+    assert sum(one.before is not None for one in both) == 1
     for one in both:
         await one.stop()
     assert await count_of(db) == 7
@@ -327,7 +327,7 @@ async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp
     (tmp_path / "samples.json").write_text('[{"host":')
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.start()
-    await eventually(lambda: sampler._before is not None)
+    await eventually(lambda: sampler.before is not None)
     meters.count("boathook_events_accepted_total", 1, source="sampled")
     await eventually(functools.partial(is_kept, db, 1))
     await sampler.stop()
@@ -339,15 +339,15 @@ async def test_samples_of_an_outage_are_stored_afterwards(fresh_server: FreshSer
     await migrate(server.url)
     sampler = Sampler(settings(server.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.start()
-    await eventually(lambda: sampler._before is not None)
+    await eventually(lambda: sampler.before is not None)
     meters.count("boathook_events_accepted_total", 1, source="sampled")
-    await eventually(lambda: not sampler._unsent)
+    await eventually(lambda: not sampler.unsent)
     pid = server.pid()
     assert pid is not None
     os.kill(pid, signal.SIGINT)
     await eventually(lambda: server.pid() is None)
     meters.count("boathook_events_accepted_total", 2, source="sampled")
-    await eventually(lambda: bool(sampler._unsent))
+    await eventually(lambda: bool(sampler.unsent))
     await server.ensure_running()
     meters.count("boathook_events_accepted_total", 4, source="sampled")
 
@@ -377,14 +377,14 @@ async def test_concurrent_roll_ups_neither_lose_nor_duplicate_samples(db: Databa
 
 async def test_a_sampler_continues_after_an_exception(db: Database, tmp_path: Path, monkeypatch) -> None:
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.05)
-    turn, faults = sampler._turn, iter([True, True])
+    turn, faults = sampler.turn, iter([True, True])
 
     async def faulty() -> None:
         if next(faults, False):
             raise RuntimeError("a surprise")
         await turn()
 
-    monkeypatch.setattr(sampler, "_turn", faulty)
+    monkeypatch.setattr(sampler, "turn", faulty)
     sampler.start()
     try:
         await eventually(lambda: db.fetchval("select count(*) > 1 from boathook.metric_sample"))

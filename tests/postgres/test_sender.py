@@ -274,7 +274,7 @@ async def test_a_stale_fence_changes_nothing(db: Database) -> None:
             await eventually(lambda: sink.requests)
             await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
             gate.set()
-            await eventually(lambda: not one._held)
+            await eventually(lambda: not one.held)
     assert await db.fetchval("select count(*) from boathook.attempt") == 0
     assert await delivery_states(db) == {"leased": 1}
 

@@ -28,14 +28,14 @@ def own(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 async def api(db: Database, tmp_path: Path) -> AsyncIterator[ApiClient]:
     async with open_api_client(db, **own(tmp_path)) as client:
-        client.context.live_settings._configured = client.context.settings = client.context.settings.with_sources(GIT)
+        client.context.live_settings.configured = client.context.settings = client.context.settings.with_sources(GIT)
         yield client
 
 
 @pytest.fixture
 async def console(db: Database, tmp_path: Path) -> AsyncIterator[ConsoleApp]:
     async with open_console(db, **own(tmp_path)) as opened:
-        opened.context.live_settings._configured = opened.context.settings = opened.context.settings.with_sources(GIT)
+        opened.context.live_settings.configured = opened.context.settings = opened.context.settings.with_sources(GIT)
         yield opened
 
 
@@ -278,7 +278,7 @@ async def test_a_stored_source_that_is_not_used_is_reported(console: ConsoleApp)
     await pages.submit_form("/console/sources-new/stripe", values)
     clash = SourceSettings.model_validate({"provider": "github", "secrets": ["x"], "paths": ["/hooks/shop"]})
     live = console.context.live_settings
-    live._configured = live._configured.with_sources({**GIT, "other": clash})
+    live.configured = live.configured.with_sources({**GIT, "other": clash})
     live.is_known = False
     live._version = None
     assert "not served" in await pages.get_page("/console/sources")

@@ -254,11 +254,11 @@ async def test_stopping_finishes_running_handlers_and_releases_the_rest(shop: Da
         await accept_events(shop, {}, {})
         await started.wait()
         stopping = asyncio.create_task(stop_soon())
-        assert isinstance(one._queues, handler_queues.HandlerQueues)
-        queue = one._queues.queues["handler:note"]
+        assert isinstance(one.queues, handler_queues.HandlerQueues)
+        queue = one.queues.queues["handler:note"]
         queue.record(0.0001)  # as if it were quick, so that the second one is claimed ahead
         queue._mean_s = 0.0001
-        one._must_discover.set()
+        one.must_discover.set()
 
         async def are_leased() -> bool:
             return (await delivery_states(shop)).get("leased") == 2

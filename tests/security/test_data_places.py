@@ -161,7 +161,7 @@ def test_nothing_runs_code_out_of_data():
 def test_the_yaml_reader_creates_only_plain_values(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BoathookError):
-        openapi_import._read_yaml(f"!!{tag} ['touch ran']")
+        openapi_import.read_yaml(f"!!{tag} ['touch ran']")
     assert list(tmp_path.iterdir()) == []
 
 

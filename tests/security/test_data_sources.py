@@ -68,7 +68,7 @@ def crowded(request: Request, without: frozenset[str]) -> Request:
 
 def named(recipe: Recipe) -> set[str]:
     """Return the headers that the recipe and the rule allow to be stored."""
-    return {"content-type", "user-agent", *recipe.keep, *(selector.name for selector in verify._selectors(recipe)
+    return {"content-type", "user-agent", *recipe.keep, *(selector.name for selector in verify.selectors_of(recipe)
             if isinstance(selector, Header))}  # fmt: skip
 
 

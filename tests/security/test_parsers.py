@@ -13,7 +13,7 @@ import yaml
 from starlette.requests import Request
 
 from boathook.api.errors import ApiError
-from boathook.api.route import _read_json
+from boathook.api.route import read_json
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import compile_filter
 from boathook.domain.json_document import MAX_DEPTH, parse
@@ -65,7 +65,7 @@ def _json(text: str) -> Any:
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
-    "the API's bodies": lambda text: _read_json(text.encode()),
+    "the API's bodies": lambda text: read_json(text.encode()),
     "bodies of events": lambda text: parse(text.encode()),
     "forms of senders": lambda text: read_form(text.encode()),
     "laid out": format_json,

@@ -172,13 +172,13 @@ async def test_timestamps_outside_the_utc_calendar_are_422(api, endpoint):
 
 async def test_the_body_of_an_unauthorized_request_is_not_parsed(api, endpoint, monkeypatch):
     parsed: list[bytes] = []
-    read = route._read_json
+    read = route.read_json
 
     def watched(raw: bytes) -> Any:
         parsed.append(raw)
         return read(raw)
 
-    monkeypatch.setattr(route, "_read_json", watched)
+    monkeypatch.setattr(route, "read_json", watched)
     foreign_client = api.as_token("bhk_unknown")
     body = b"[" + b",".join([b"{}"] * 1_000) + b"]"
     assert (await foreign_client.post("/app", content=body)).status_code == 401

@@ -210,11 +210,11 @@ class TestFolders:
         shelf.write([b"safe"])
         disk.sync_fails = 20
         for _ in range(20):
-            monkeypatch.setattr(shelf, "_backoff_until", 0.0)
+            monkeypatch.setattr(shelf, "backoff_until", 0.0)
             with pytest.raises(SpoolUnavailable):
                 shelf.write([b"nobody knows"])
         assert len(list(tmp_path.glob("*/*"))) == 1
-        monkeypatch.setattr(shelf, "_backoff_until", 0.0)
+        monkeypatch.setattr(shelf, "backoff_until", 0.0)
         shelf.write([b"safe too"])
         assert {b"safe", b"safe too"} <= set(drained(shelf))
 

@@ -197,7 +197,7 @@ def patched() -> Iterator[None]:
                 undo.append((module, name, value))
                 setattr(module, name, new)
     # What takes a minute outside takes a second here.
-    undo.append((segment_store, "_MIN_FOLDER_AGE_S", segment_store.MIN_FOLDER_AGE_S))
+    undo.append((segment_store, "MIN_FOLDER_AGE_S", segment_store.MIN_FOLDER_AGE_S))
     segment_store.MIN_FOLDER_AGE_S = 1.0  # type: ignore[misc]
     # Nothing of the wire is left, and claims have the same places in sets in every process.
     undo += [

@@ -88,14 +88,14 @@ async def test_an_unreadable_or_shrinking_file_fails_the_request(client, tmp_pat
         assert str(tmp_path) not in str(error)
         assert receiver.accepted == 0
         path.write_bytes(b"x" * 1_000)
-        plain = transfer.SinkTransfer._file_options
+        plain = transfer.SinkTransfer.file_options
 
         def shorten(*args):
             options = plain(*args)
             path.write_bytes(b"x" * 10)
             return options
 
-        monkeypatch.setattr(transfer.SinkTransfer, "_file_options", shorten)
+        monkeypatch.setattr(transfer.SinkTransfer, "file_options", shorten)
         await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
         await eventually(lambda: receiver.accepted == 1)
         assert receiver.requests == []
@@ -354,7 +354,7 @@ async def test_cancelling_the_caller_aborts_the_request(client):
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(one, asyncio.CancelledError) for one in ended)
-        await eventually(lambda: client._in_progress == 0)
+        await eventually(lambda: client.in_progress == 0)
         assert (
             len(receiver.requests) == module.MAX_CONCURRENT_REQUESTS
         )  # the one that waited for its turn was never sent
@@ -417,7 +417,7 @@ async def test_a_request_signed_for_s3_arrives_as_signed(client, tmp_path):
 
 async def test_a_connection_is_never_used_twice(client):
     """A request sent again because an old connection broke would be two."""
-    assert {(pycurl.FRESH_CONNECT, 1), (pycurl.FORBID_REUSE, 1)} <= set(transfer.SinkTransfer._own_options)
+    assert {(pycurl.FRESH_CONNECT, 1), (pycurl.FORBID_REUSE, 1)} <= set(transfer.SinkTransfer.own_options)
     async with Receiver() as receiver:
         for _ in range(3):
             await client.request("GET", receiver.url)
@@ -451,7 +451,7 @@ async def test_a_slow_reader_applies_backpressure(client, monkeypatch):
                 read += len(piece)
                 if read > 2 * sent + 10_000_000:
                     break
-        await eventually(lambda: client._in_progress == 0)
+        await eventually(lambda: client.in_progress == 0)
 
 
 async def test_a_truncated_stream_yields_its_data_then_fails(client):
@@ -476,7 +476,7 @@ async def test_an_abandoned_stream_is_closed(client, script):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: client._in_progress == 0)
+        await eventually(lambda: client.in_progress == 0)
 
 
 async def test_abandoned_streams_do_not_slow_other_requests(client):
@@ -486,7 +486,7 @@ async def test_abandoned_streams_do_not_slow_other_requests(client):
             async with client.stream("GET", server.url, timeout_s=30.0) as response:
                 assert await asyncio.wrap_future(response.read())
         assert (await slow).is_ok
-        await eventually(lambda: client._in_progress == 0)
+        await eventually(lambda: client.in_progress == 0)
 
 
 async def test_a_closed_client_ends_its_streams(client):

@@ -353,7 +353,7 @@ async def test_a_request_is_not_resent_after_a_byte_or_on_a_new_connection():
 async def test_bytes_received_while_idle_close_the_connection():
     async with Receiver((OK, 0.02, b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n")) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
-        await eventually(lambda: not post.sender._pool.opened)
+        await eventually(lambda: not post.sender.pool.opened)
         assert (await post(receiver.url)).status == 200
         assert receiver.accepted == 2
 
@@ -436,10 +436,10 @@ async def test_idle_connections_are_bounded_and_closed_after_a_while(monkeypatch
     monkeypatch.setattr(connection_pool, "KEPT_OPEN", 3)
     async with Receiver((0.05, OK)) as receiver, open_sender(concurrency=3) as post:
         assert {one.status for one in await post.many([receiver.url] * 10)} == {200}
-        assert (receiver.accepted, len(post.sender._pool.opened)) == (10, 3)
+        assert (receiver.accepted, len(post.sender.pool.opened)) == (10, 3)
         monkeypatch.setattr(connection_pool, "IDLE_S", 0.05)
         assert (await post(receiver.url)).status == 200
-        await eventually(lambda: len(post.sender._pool.opened) == 2)
+        await eventually(lambda: len(post.sender.pool.opened) == 2)
         assert receiver.accepted == 10
 
 
@@ -466,7 +466,7 @@ async def test_an_early_response_to_an_unread_body_is_returned():
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
             assert (await post(url, body=b"x" * 4_000_000)).status == 413
             # What is left of the request cannot be mistaken for the beginning of another one.
-            await eventually(lambda: not post.sender._pool.opened)
+            await eventually(lambda: not post.sender.pool.opened)
 
 
 # New connections.

@@ -80,14 +80,14 @@ def test_a_lost_newline_is_named_except_for_large_bodies():
 
 def test_another_source_that_would_accept_it_is_named():
     shop, crm = (
-        Verifier(replace(verifier("stripe", secret)._spec, name=name))
+        Verifier(replace(verifier("stripe", secret).spec, name=name))
         for name, secret in (("shop", "one"), ("crm", "two"))
     )
-    anybody = Verifier(replace(verifier("unsigned", secrets=(), unsigned=True)._spec, name="anybody"))
+    anybody = Verifier(replace(verifier("unsigned", secrets=(), unsigned=True).spec, name="anybody"))
     sent = signed("stripe", BODY, secret="two")
     assert "'crm'" in explain(shop, sent, others=[anybody, shop, crm])
     assert explain(shop, sent, others=[anybody, shop]) is None
-    github = Verifier(replace(verifier("github", "three")._spec, name="github"))
+    github = Verifier(replace(verifier("github", "three").spec, name="github"))
     assert "'github'" in explain(shop, signed("github", BODY, secret="three"), others=[github])
 
 
@@ -107,7 +107,7 @@ def test_only_some_of_many_sources_are_tried():
 
 def _case(provider, sent):
     source = verifier(provider)
-    return diagnostics.RejectedRequest(source.recipe, source._spec, source._settings, source.ring, sent, NOW, None)
+    return diagnostics.RejectedRequest(source.recipe, source.spec, source._settings, source.ring, sent, NOW, None)
 
 
 def test_a_request_of_another_sender_is_recognised_by_its_header():
@@ -117,7 +117,7 @@ def test_a_request_of_another_sender_is_recognised_by_its_header():
 
 
 def test_errors_unrelated_to_the_signature_are_not_explained():
-    same_source = Verifier(replace(verifier("stripe")._spec, name="same"))
+    same_source = Verifier(replace(verifier("stripe").spec, name="same"))
     assert explain(verifier("stripe"), signed("stripe", b"not json"), others=[same_source]) is None
 
 
@@ -146,7 +146,7 @@ def test_mutant_an_unchecked_guess_is_given_as_a_hint(monkeypatch):
 def test_finding_a_hint_takes_milliseconds():
     body = json.dumps([{"id": number, "text": "x" * 40} for number in range(250)]).encode()
     assert len(body) < diagnostics.MAX_BODY
-    others = [Verifier(replace(verifier("stripe", f"s{number}")._spec, name=f"s{number}")) for number in range(40)]
+    others = [Verifier(replace(verifier("stripe", f"s{number}").spec, name=f"s{number}")) for number in range(40)]
     for provider in ("stripe", "hmac", "standard-webhooks"):
         source = verifier(provider, STANDARD_SECRET)
         sent = signed(provider, body, secret="whsec_" + "C" * 32)

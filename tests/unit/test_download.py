@@ -459,7 +459,7 @@ async def test_a_cancelled_download_keeps_its_part(client, target):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: client._in_progress == 0)
+        await eventually(lambda: client.in_progress == 0)
         assert not target.exists()
         server.pause_s = 0.0
         await fetched(client, server, target)

@@ -61,7 +61,7 @@ async def test_queueing_readers_get_stale_states(counting: Counting) -> None:
 
         def note(state: str) -> None:
             publish(state)
-            told.put_nowait((live._number, state))
+            told.put_nowait((live.number, state))
 
         live._publish = note  # type: ignore[method-assign]
         with live._counted("ann"):
@@ -76,7 +76,7 @@ async def stale_readings(live: LiveState, counting: Counting, updates: AsyncGene
     await anext(updates)
     looks = counting.looks
     await eventually(lambda: counting.looks > looks + 5)
-    newest, stale = live._number, 0
+    newest, stale = live.number, 0
     while (told := await anext(updates)) is not None and told[0] < newest:
         stale += 1
     await updates.aclose()
@@ -87,11 +87,11 @@ async def test_no_state_is_produced_without_readers(counting: Counting) -> None:
     live = made(counting)
     reader = live.updates("ann")
     await anext(reader)
-    producer = live._producer
+    producer = live.producer
     assert producer is not None
     await reader.aclose()
     await asyncio.wait([producer])
-    assert live._producer is None
+    assert live.producer is None
 
 
 async def test_a_fresh_state_is_shared(counting: Counting) -> None:
@@ -107,8 +107,8 @@ async def test_a_failed_read_is_retried(counting: Counting) -> None:
     looks = counting.looks
     await eventually(lambda: counting.looks > looks + 2)
     counting.is_broken = False
-    number = live._number
-    await eventually(lambda: live._number > number)
+    number = live.number
+    await eventually(lambda: live.number > number)
     await reader.aclose()
 
 

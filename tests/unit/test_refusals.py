@@ -33,7 +33,7 @@ class KeptSide(Side):
         super().__init__(is_direct=is_direct, **more)
         self.kept: list[NewRejection] = []
         self.quarantine = Quarantine(self._write, per_second=100)
-        self.pipeline._quarantine = self.pipeline.heads._quarantine = self.quarantine
+        self.pipeline.quarantine = self.pipeline.heads.quarantine = self.quarantine
         self.registry.on_refusal = self.pipeline.note_refusal
         if unverified is not None:
             self.pipeline.unverified = self.registry.unverified = ByteBudget(unverified)
@@ -185,7 +185,7 @@ async def test_a_trailing_slash_is_accepted() -> None:
 @pytest.mark.parametrize("is_direct", [False, True])
 async def test_a_source_that_was_removed_meanwhile_is_a_path_of_none(is_direct: bool) -> None:
     side = KeptSide(is_direct=is_direct)
-    compiled = side.pipeline._by_name["github"]
+    compiled = side.pipeline.by_name["github"]
 
     async def find_it_removed() -> None:
         side.pipeline.set_sources({})
@@ -292,7 +292,7 @@ class CountingExecutor:
 async def test_a_thread_verifies_large_bodies_and_builds_their_events(size: int, expected: list[str]) -> None:
     side = KeptSide()
     executor = side.pipeline._threads = CountingExecutor()  # type: ignore[assignment]
-    side.pipeline._by_name["github"].max_body = 2 * MIB
+    side.pipeline.by_name["github"].max_body = 2 * MIB
     await side.intake.start()
     assert "200" in await side.talk([request(body=b'"' + b"x" * size + b'"')], 1)
     assert executor.submitted == expected

@@ -140,7 +140,7 @@ class TestSingleGateway:
 
     def test_a_single_gateway_calls_only_the_limiter(self):
         rate = SourceRate("shop", 1, 1)
-        assert rate.wait_s == rate._ceiling.wait_s
+        assert rate.wait_s == rate.ceiling.wait_s
 
     def test_a_last_remaining_gateway_gets_the_whole_rate(self):
         rate = SourceRate("shop", 10, 10, gateways=3)
@@ -415,5 +415,5 @@ def test_a_long_outage_of_the_store_is_not_charged_in_full():
     """A gateway reports no more than it can have passed within a second, or the source would be closed for as long."""
     rate = SourceRate("shop", 20.0, 40, gateways=2)
     passed, reported = spent_while_failing(SourceRate, 10_000)
-    assert reported <= rate._floor.max_spent < passed
-    assert spent_while_failing(_Hoarding, 10_000)[1] > rate._floor.max_spent
+    assert reported <= rate.floor.max_spent < passed
+    assert spent_while_failing(_Hoarding, 10_000)[1] > rate.floor.max_spent

@@ -144,8 +144,8 @@ class TestSegmentStores:
     def test_a_dead_process_spool_is_drained_first(self, tmp_path: Path):
         dead = SegmentStore(tmp_path, SMALL, name="1")
         dead.write([b"old"])
-        assert dead._own is not None
-        dead._own.lock.release()  # as the system does when a process dies; nothing was sealed
+        assert dead.own is not None
+        dead.own.lock.release()  # as the system does when a process dies; nothing was sealed
         shelf = SegmentStore(tmp_path, SMALL, name="2")
         shelf.write([b"new"])
         assert shelf.adopt() == 1
@@ -339,7 +339,7 @@ class TestFailingDisks:
         with pytest.raises(SpoolUnavailable, match="not used for some seconds"):
             shelf.write([b"x"])
         assert disk.synced == []
-        monkeypatch.setattr(shelf, "_backoff_until", 0.0)
+        monkeypatch.setattr(shelf, "backoff_until", 0.0)
         shelf.write([b"again"])
         assert not shelf.is_failing
 
@@ -453,21 +453,21 @@ class TestDurableNames:
         assert is_shelf_durable(tmp_path, Synced(monkeypatch))
 
     def test_mutant_without_a_sync_of_folders_it_is_not(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(disk_module, "_sync_folder", lambda _folder: None)
+        monkeypatch.setattr(disk_module, "sync_folder", lambda _folder: None)
         assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
 
     def test_mutant_without_a_sync_of_the_segments_folder_it_is_not(self, tmp_path: Path, monkeypatch):
-        sync = disk_module._sync_folder
+        sync = disk_module.sync_folder
         monkeypatch.setattr(
-            disk_module, "_sync_folder", lambda folder: None if any(folder.glob("*.seg")) else sync(folder)
+            disk_module, "sync_folder", lambda folder: None if any(folder.glob("*.seg")) else sync(folder)
         )
         assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
 
     @pytest.mark.parametrize("above", ["", "data", "data/spool"])
     def test_mutant_without_a_sync_of_a_folder_above_it_is_not(self, tmp_path: Path, monkeypatch, above: str):
-        sync = disk_module._sync_folder
+        sync = disk_module.sync_folder
         monkeypatch.setattr(
-            disk_module, "_sync_folder", lambda folder: None if folder == tmp_path / above else sync(folder)
+            disk_module, "sync_folder", lambda folder: None if folder == tmp_path / above else sync(folder)
         )
         assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
 
@@ -601,9 +601,9 @@ class TestOverTime:
         assert segment is not None
         with pytest.raises(OSError, match="Read-only"):
             shelf.finish(segment)
-        assert shelf._own is not None
-        shelf._own.lock.release()
-        shelf._own = None
+        assert shelf.own is not None
+        shelf.own.lock.release()
+        shelf.own = None
         shelf._name = "2"
         assert shelf.adopt() == 0
         assert shelf.oldest() is None

@@ -81,8 +81,8 @@ def written(root: Path, *keys: str, name: str = "1") -> SegmentStore:
 def dead(root: Path, *keys: str, name: str = "1") -> Path:
     """Leave a folder as a process leaves it that is killed: nothing sealed, nothing held."""
     shelf = written(root, *keys, name=name)
-    assert shelf._own is not None
-    shelf._own.lock.release()
+    assert shelf.own is not None
+    shelf.own.lock.release()
     return root / name
 
 

@@ -229,7 +229,7 @@ class ApiRoute(APIRoute):
             raise forbidden()
         # Parse only now: a parsed body can take thirty times its size in memory, and connections limit the number of
         # concurrent requests.
-        whole.document = _read_json(raw) if raw and self.takes_body else None
+        whole.document = read_json(raw) if raw and self.takes_body else None
         return Call(principal, await self._read_key(request, principal, raw), identifier)
 
     def _reporting(self, answer: Response, document: Any) -> Response:
@@ -301,7 +301,8 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return bytes(body) if body.strip() else b""
 
 
-def _read_json(raw: bytes) -> Any:
+def read_json(raw: bytes) -> Any:
+    """Return the body of a request as JSON; raise a client's error where it is none."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

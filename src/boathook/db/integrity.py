@@ -280,7 +280,7 @@ class Check:
             self._number += 1
             self._report(rule.title)
             guards = [list(SCHEMA_GUARDS)] if rule.statement == "find_missing_guards" else []
-            await self._run_query(_fill_frame("show_broken", rule.statement), guards)
+            await self.run_query(_fill_frame("show_broken", rule.statement), guards)
         return await self._build_report()
 
     async def _measure(self) -> None:
@@ -297,8 +297,8 @@ class Check:
             self._report(walk.title, low)
             began = time.monotonic()
             try:
-                high = min(await self._bound(walk, low, size.rows), self._end)
-                await self._run_query(range_query(walk), [low, high, *self._arguments(walk)])
+                high = min(await self.bound(walk, low, size.rows), self._end)
+                await self.run_query(range_query(walk), [low, high, *self._arguments(walk)])
             except _TRANSIENT_ERRORS:
                 tries += 1
                 if tries == _MAX_TRIES:
@@ -312,12 +312,13 @@ class Check:
             await sleep(took * self._scope.rest)
         self._report(walk.title, low)
 
-    async def _bound(self, walk: Scan, low: UUID, rows: int) -> UUID:
+    async def bound(self, walk: Scan, low: UUID, rows: int) -> UUID:
+        """Return the id up to which a part of a walk goes that begins at *low*."""
         async with self._database.acquire() as connection:
             bound: UUID | None = await connection.fetchval(SQL[walk.bound], low, rows)
             return bound or _LAST
 
-    async def _run_query(self, sql: str, arguments: Sequence[object]) -> None:
+    async def run_query(self, sql: str, arguments: Sequence[object]) -> None:
         """Run one statement in its own read-only transaction, and collect its rows."""
         async with self._database.acquire() as connection:
             async with connection.transaction(isolation=ISOLATION, readonly=True):
@@ -328,10 +329,11 @@ class Check:
         self._looks += 1
         totals: dict[str, int] = {}
         for row in rows:
-            self._collect_row(row, totals)
+            self.collect_row(row, totals)
         self._counts.update(totals)
 
-    def _collect_row(self, row: Record, totals: dict[str, int]) -> None:
+    def collect_row(self, row: Record, totals: dict[str, int]) -> None:
+        """Take up one row of a statement: a figure, an early event of a source, or an example of a violation."""
         if row["rule"] == "figure":
             self._figures[row["expected"]] += row["total"]
         elif row["rule"] == "witness":

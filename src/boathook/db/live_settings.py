@@ -45,7 +45,7 @@ class LiveSettings:
     """
 
     def __init__(self, settings: Settings, secret_box: "SecretBox | None" = None) -> None:
-        self._configured = settings.with_stored_sources({})
+        self.configured = settings.with_stored_sources({})
         self._secret_box = secret_box
         self._decoded: dict[tuple[UUID, bytes], _Decoded] = {}
         self._callbacks: list[SettingsCallback] = []
@@ -74,12 +74,12 @@ class LiveSettings:
         decoded = {row.name: self._decode(row) for row in rows}
         keys = {(row.id, row.encrypted) for row in rows}
         self._decoded = {key: source for key, source in self._decoded.items() if key in keys}
-        served, problems = _choose(self._configured, decoded)
+        served, problems = _choose(self.configured, decoded)
         for name, problem in problems.items():
             if self.problems.get(name) != problem:
                 _LOG.error("stored_source_not_used", source=name, error=problem)
         self.problems = MappingProxyType(problems)
-        self.current = self._configured.with_stored_sources(served)
+        self.current = self.configured.with_stored_sources(served)
         for callback in self._callbacks:
             callback(self.current)
         return True
@@ -96,7 +96,7 @@ class LiveSettings:
                 # Imported only here, as most processes and commands have no stored source to decrypt.
                 from boathook.db.secret_box import open_secret_box
 
-                self._secret_box = open_secret_box(self._configured)
+                self._secret_box = open_secret_box(self.configured)
             return decrypt_source(self._secret_box, row)
         except BoathookError as error:
             return str(error)

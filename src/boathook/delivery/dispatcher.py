@@ -132,7 +132,7 @@ class Dispatcher(Generic[A]):
         deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger,
         notifier: Notifier | None = None,
     ) -> None:  # fmt: skip
-        self._queues = queues
+        self.queues = queues
         self._notifier = notifier
         self._due = DueReceiver(self._include, clock.seconds, notifier)
         self._executor = executor
@@ -144,9 +144,9 @@ class Dispatcher(Generic[A]):
         self._poll_s = settings.worker.poll_interval_s
         self._drain_s = settings.server.drain_s
         self._log = log
-        self._held: set[A] = set()
+        self.held: set[A] = set()
         """All attempts under lease in this process, except those to be released."""
-        self._running: set[A] = set()
+        self.running: set[A] = set()
         self._returned: list[A] = []
         """Claims to be released."""
         self._results: list[A] = []
@@ -156,8 +156,8 @@ class Dispatcher(Generic[A]):
         self._is_urgent = asyncio.Event()
         """Set when an unwritten result blocks another delivery."""
         self._is_writing = self._is_launching = self._is_stopping = False
-        self._must_discover = asyncio.Event()
-        self._must_discover.set()
+        self.must_discover = asyncio.Event()
+        self.must_discover.set()
         self._unknown: set[str] = set()
         """Named recipients that must be looked up."""
         self._has_unknown = asyncio.Event()
@@ -189,7 +189,7 @@ class Dispatcher(Generic[A]):
             if self._error is None:
                 await self._drain(feeding)
         finally:
-            attempts = [attempt.task for attempt in self._held | self._running if attempt.task is not None]
+            attempts = [attempt.task for attempt in self.held | self.running if attempt.task is not None]
             self._due.close()
             await _end([*stopping, *tasks, *attempts])
             await self._executor.stop()
@@ -199,17 +199,17 @@ class Dispatcher(Generic[A]):
             raise AttemptStuck(self._stuck)
 
     def _include(self, recipients: Sequence[str]) -> None:
-        unknown = self._queues.include(recipients, self._wake.set)
+        unknown = self.queues.include(recipients, self._wake.set)
         if unknown:
             self._unknown.update(unknown)
             self._has_unknown.set()
         if ANY_RECIPIENT in recipients:
-            self._must_discover.set()
+            self.must_discover.set()
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
         """Stop claiming, release waiting claims, let running attempts finish, and stop those that take too long."""
         self._is_stopping = True
-        self._must_discover.set()
+        self.must_discover.set()
         self._has_unknown.set()
         self._wake.set()
         for task in feeding:
@@ -217,12 +217,12 @@ class Dispatcher(Generic[A]):
                 task.cancel()
         await asyncio.wait(feeding, timeout=_LAST_S)
         await _end(feeding)
-        self._put_back(self._queues.empty())
+        self._put_back(self.queues.empty())
         await self._try_give_back()
-        await self._until(lambda: not self._running, GRACE_S if self._stuck else self._drain_s)
-        for attempt in list(self._running):
+        await self._until(lambda: not self.running, GRACE_S if self._stuck else self._drain_s)
+        for attempt in list(self.running):
             self._executor.cancel(attempt)
-        await self._until(lambda: not self._running, _LAST_S)
+        await self._until(lambda: not self.running, _LAST_S)
         await self._until(lambda: not self._results and not self._is_writing, _LAST_S)
         await self._try_give_back()
 
@@ -238,17 +238,17 @@ class Dispatcher(Generic[A]):
     async def _discover(self) -> None:
         discover_at = time.monotonic()
         while not self._is_stopping:
-            self._must_discover.clear()
+            self.must_discover.clear()
             try:
                 await self._sync_clock()
-                wait_s = await self._queues.discover(self._wake.set)
+                wait_s = await self.queues.discover(self._wake.set)
                 wait_s = min(self._poll_s, max(PACE_S, wait_s))
                 discover_at = time.monotonic() + (WALK_INTERVAL_S if self._due.relies_on_notifier else wait_s)
             except DatabaseError as error:
                 self._log.warning("discover_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 discover_at = time.monotonic() + self._poll_s
-            await _wait(self._must_discover, discover_at - time.monotonic())
+            await _wait(self.must_discover, discover_at - time.monotonic())
 
     async def _sync_clock(self) -> None:
         """Set the clock, by which timers start, also in a process that claims nothing."""
@@ -263,13 +263,13 @@ class Dispatcher(Generic[A]):
             self._has_unknown.clear()
             unknown, self._unknown = list(self._unknown), set()
             try:
-                are_all_due = not unknown or await self._queues.look_up(unknown, self._wake.set)
+                are_all_due = not unknown or await self.queues.look_up(unknown, self._wake.set)
             except DatabaseError as error:
                 self._log.warning("look_up_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 are_all_due = False
             if not are_all_due and not self._due.relies_on_notifier:  # discovery also finds when they are due
-                self._must_discover.set()
+                self.must_discover.set()
             await asyncio.sleep(PACE_S)
 
     def _share(self) -> None:
@@ -277,7 +277,7 @@ class Dispatcher(Generic[A]):
         now = time.monotonic()
         if self._notifier is not None and self._notifier.is_available and now >= self._share_at:
             self._share_at = now + _SHARE_INTERVAL_S
-            for recipient in self._queues.surplus():
+            for recipient in self.queues.surplus():
                 self._notifier.put(recipient, 0.0, 0.0)
 
     async def _claim(self, predecessors: Sequence[str]) -> None:
@@ -289,14 +289,14 @@ class Dispatcher(Generic[A]):
                     await self._deliveries.reap(dead_workers=predecessors)
                     predecessors = ()
                 self._wake.clear()
-                if released := self._queues.release():
+                if released := self.queues.release():
                     self._put_back(released)
                 if self._returned:
                     await self._give_back()
                 began = time.monotonic()
-                claimed, wait_s = await self._queues.claim()
+                claimed, wait_s = await self.queues.claim()
                 self._slow.note("claim", len(claimed), time.monotonic() - began)
-                self._held.update(claimed)
+                self.held.update(claimed)
                 self._launch()
                 self._share()
                 pause_s = PACE_S
@@ -312,7 +312,7 @@ class Dispatcher(Generic[A]):
 
     def _put_back(self, attempts: Sequence[A]) -> None:
         # Claims that cannot be released are not renewed either, so that the keeper reaps them.
-        self._held.difference_update(attempts)
+        self.held.difference_update(attempts)
         self._returned += attempts
 
     async def _give_back(self) -> None:
@@ -332,13 +332,13 @@ class Dispatcher(Generic[A]):
         if self._is_stopping:
             return
         now = time.monotonic()
-        for attempt in self._queues.take():
+        for attempt in self.queues.take():
             if now > attempt.lease_until and not self._executor.is_fenced:
                 # The keeper reaps this delivery.
-                self._held.discard(attempt)
-                self._queues.finish(attempt, Superseded())
+                self.held.discard(attempt)
+                self.queues.finish(attempt, Superseded())
                 continue
-            self._running.add(attempt)
+            self.running.add(attempt)
             attempt.task = asyncio.create_task(self._run(attempt))
 
     def _launch_next(self) -> None:
@@ -371,13 +371,13 @@ class Dispatcher(Generic[A]):
             result = Failure(code=type(error).__name__, error=str(error))
         if attempt.took_s is None:
             attempt.took_s = time.monotonic() - began
-        self._running.discard(attempt)
-        self._queues.finish(attempt, result)
+        self.running.discard(attempt)
+        self.queues.finish(attempt, result)
         if not self._is_launching:  # once for all attempts that end in one iteration of the event loop
             self._is_launching = True
             asyncio.get_running_loop().call_soon(self._launch_next)
         if isinstance(result, Completed):
-            self._held.discard(attempt)
+            self.held.discard(attempt)
             self._conclude(attempt, _SUCCEEDED, result.state)
         elif isinstance(result, Superseded):
             self._lost(attempt)
@@ -405,7 +405,7 @@ class Dispatcher(Generic[A]):
             self._is_urgent.set()
 
     def _lost(self, attempt: A) -> None:
-        self._held.discard(attempt)
+        self.held.discard(attempt)
         meters.count("boathook_leases_lost_total", recipient=attempt.label)
         self._log.warning("lease_lost", **attempt.fields(), took_s=round(attempt.took_s or 0.0, 4))
 
@@ -457,7 +457,7 @@ class Dispatcher(Generic[A]):
         return self._logged_causes.is_new(recipient, *frames)
 
     def _resume(self, attempt: A) -> None:
-        self._queues.resume(attempt)
+        self.queues.resume(attempt)
         self._wake.set()
 
     # Results
@@ -473,7 +473,7 @@ class Dispatcher(Generic[A]):
                 self._is_urgent.clear()
                 batch, self._results = self._results[:_MAX_BATCH], self._results[_MAX_BATCH:]
                 for attempt, is_held in zip(batch, await self._write_batch(batch), strict=True):
-                    self._held.discard(attempt)
+                    self.held.discard(attempt)
                     if is_held:
                         self._conclude(attempt, attempt.decision, _outcome_name(attempt.decision))
                     else:
@@ -516,7 +516,7 @@ class Dispatcher(Generic[A]):
             pause_s = period_s
             self._check()
             now = time.monotonic()
-            old = [attempt for attempt in self._held if attempt.lease_until - now < self._lease_s - period_s / 2]
+            old = [attempt for attempt in self.held if attempt.lease_until - now < self._lease_s - period_s / 2]
             if not old:
                 continue
             try:
@@ -537,13 +537,13 @@ class Dispatcher(Generic[A]):
                 )
 
     def _lose(self, lost: set[A]) -> None:
-        self._held -= lost
-        for attempt in lost & self._running:
+        self.held -= lost
+        for attempt in lost & self.running:
             self._executor.lose(attempt)
-        self._queues.drop(lost - self._running)
+        self.queues.drop(lost - self.running)
 
     def _check(self) -> None:
-        stuck = self._executor.check(self._running)
+        stuck = self._executor.check(self.running)
         if stuck is not None and self._stuck is None:
             self._stuck = stuck
             self._log.error("attempt_stuck", error=stuck)
@@ -552,7 +552,7 @@ class Dispatcher(Generic[A]):
     async def _beat(self, beat: Callable[[], None]) -> None:
         while True:
             beat()
-            self._queues.report()
+            self.queues.report()
             await asyncio.sleep(_BEAT_S)
 
 

@@ -233,7 +233,7 @@ class Keeper:
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox, service_step)),
             MaintenanceJob("verify", ROUND_S, self._verifying.start),
             MaintenanceJob("seal", SEAL_S, self._seal),
-            MaintenanceJob("count", COUNT_S, self._count),
+            MaintenanceJob("count", COUNT_S, self.count),
             MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database, app_metric_names())),
             MaintenanceJob(
                 "maintenance",
@@ -301,7 +301,8 @@ class Keeper:
         if number and (head := await audit.read_head(self._database)) is not None:
             get_logger("keeper").info("audit_sealed", rows=number, place=head.place, seal=head.seal)
 
-    async def _count(self) -> None:
+    async def count(self) -> None:
+        """Count the deliveries of each recipient by state and age for the metrics."""
         backlog = _folded(await self._store.backlog())
         counts = {(row.recipient, state): getattr(row, state) for row in backlog for state in _STATES}
         ages = {(row.recipient, age): n for row in backlog for age, n in zip(AGES, row.ages, strict=True)}

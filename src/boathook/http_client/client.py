@@ -84,7 +84,7 @@ class Client:
         self._lock = threading.Lock()
         self._thread: CurlThread | None = None
         self._waiting: deque[OutgoingRequest] = deque()
-        self._in_progress = self._running = 0
+        self.in_progress = self._running = 0
         self._is_closed = False
 
     async def request(
@@ -262,9 +262,9 @@ class Client:
     def _count_in(self) -> None:
         if self._is_closed:
             raise FetchFailed("shutting down")
-        if self._in_progress >= MAX_PENDING:
-            raise FetchFailed(f"{self._in_progress:,} other requests are in progress or queued")
-        self._in_progress += 1
+        if self.in_progress >= MAX_PENDING:
+            raise FetchFailed(f"{self.in_progress:,} other requests are in progress or queued")
+        self.in_progress += 1
 
     def _get_thread(self) -> CurlThread:
         if self._thread is None:
@@ -276,7 +276,7 @@ class Client:
         while self._waiting and self._running < self._max_concurrent:
             request = self._waiting.popleft()
             if request.sink is not None and request.sink.is_cancelled():
-                self._in_progress -= 1
+                self.in_progress -= 1
             else:
                 self._running += 1
                 batch.append(request)
@@ -293,6 +293,6 @@ class Client:
 
     def _count_out(self, number: int, turns: int = 0) -> None:
         with self._lock:
-            self._in_progress -= number
+            self.in_progress -= number
             self._running -= turns
             self._send_waiting()

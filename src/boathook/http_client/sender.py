@@ -120,7 +120,7 @@ class HttpSender:
         self._loop = asyncio.get_running_loop()
         self._results: deque[list[RequestResult]] = deque()
         self._is_scheduled = self._is_closed = False
-        self._pool = ConnectionPool(
+        self.pool = ConnectionPool(
             settings, on_results=on_results, pass_on=lambda request: self._send_by_libcurl([request])
         )
         self._thread: CurlThread | None = None
@@ -129,14 +129,14 @@ class HttpSender:
         """Start these requests; each gets one result. Raises RuntimeError once closed."""
         if self._is_closed:
             raise RuntimeError("the sender is closed")
-        rest = [request for request in batch if not self._pool.send(request)]
+        rest = [request for request in batch if not self.pool.send(request)]
         if rest:
             self._send_by_libcurl(rest)
 
     def close(self) -> None:
         """End the requests in progress; they fail as CLOSED, although the server may have received them."""
         self._is_closed = True
-        self._pool.close()
+        self.pool.close()
         if self._thread is not None:
             self._thread.close()
 

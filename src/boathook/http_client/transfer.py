@@ -77,7 +77,7 @@ class CurlTransfer:
         "_keep", "_limits", "_lines", "_may_resend", "_refusal", "_sent", "_status", "_url", "handle", "home",
         "is_http1", "origin", "request",
     )  # fmt: skip
-    _own_options: Options = _POOLED
+    own_options: Options = _POOLED
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class CurlTransfer:
         self._lines: list[bytes] = []
         self._body: list[bytes] = []
         self.handle = pycurl.Curl()
-        self._set([*options, *self._own_options, *self._callbacks()])
+        self._set([*options, *self.own_options, *self._callbacks()])
 
     def _callbacks(self) -> Options:
         return [
@@ -288,7 +288,7 @@ class CurlTransfer:
 class SinkTransfer(CurlTransfer):
     """One handle for one request of any method, whose response goes to a sink as it arrives."""
 
-    _own_options = _ONE_OFF
+    own_options = _ONE_OFF
 
     def _set_body(self, request: OutgoingRequest) -> None:
         assert request.sink is not None
@@ -296,14 +296,15 @@ class SinkTransfer(CurlTransfer):
         self._file: BinaryIO | None = None
         options: Options = [(pycurl.LOW_SPEED_TIME, request.stall_s), (pycurl.LOW_SPEED_LIMIT, _MIN_RATE)]
         if isinstance(request.body, Path):
-            options += self._file_options(request.body)
+            options += self.file_options(request.body)
         elif request.method == "HEAD":
             options.append((pycurl.NOBODY, 1))
         elif request.body or request.method in {"POST", "PUT", "PATCH"}:
             options.append((pycurl.POSTFIELDS, request.body))
         self._set([*options, (pycurl.CUSTOMREQUEST, request.method)])
 
-    def _file_options(self, path: Path) -> Options:
+    def file_options(self, path: Path) -> Options:
+        """Open the file that is the body of the request, and return the options that send it."""
         try:
             self._file = path.open("rb")
             self._left = os.fstat(self._file.fileno()).st_size

@@ -71,7 +71,7 @@ class HeadRejections:
         trusted_proxies: tuple[Network, ...],
     ) -> None:
         self._event_builder = event_builder
-        self._quarantine = quarantine
+        self.quarantine = quarantine
         self._client_rate = client_rate
         self._trusted = trusted_proxies
         self._is_debugging = is_on("debug")
@@ -208,7 +208,7 @@ class HeadRejections:
     def _admits(self, source: str, reason: Reason) -> bool:
         """Count a request that is rejected; return whether there is room for its head."""
         meters.count("boathook_rejections_total", source=source, reason=reason)
-        return self._quarantine is not None and self._quarantine.admit(source, reason)
+        return self.quarantine is not None and self.quarantine.admit(source, reason)
 
     def _keep(
         self,
@@ -220,7 +220,7 @@ class HeadRejections:
         size: int | None,
     ) -> None:
         """Store the head of an admitted request; *compiled* is None if it belongs to no source."""
-        assert self._quarantine is not None
+        assert self.quarantine is not None
         headers = read_headers(scope["headers"])
         path = scope["raw_path"].decode("latin-1") if compiled else mask_path(scope["path"])
         query = mask_query(scope["query_string"].decode("latin-1"))
@@ -235,7 +235,7 @@ class HeadRejections:
             body=b"",
             client=self.client(scope, headers),
         )
-        self._quarantine.add(
+        self.quarantine.add(
             self._event_builder.new_id(time.time()),
             compiled.source if compiled else "",
             request,

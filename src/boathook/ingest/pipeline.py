@@ -193,7 +193,7 @@ class IngestPipeline:
         self.set_sources(compiled_sources)
         self._intake = intake
         self._event_builder = event_builder
-        self._quarantine = quarantine
+        self.quarantine = quarantine
         self._verification_io = verification_io
         self.unverified = ByteBudget(sys.maxsize) if unverified is None else unverified
         """The bytes of all bodies that are not verified yet."""
@@ -227,8 +227,8 @@ class IngestPipeline:
         self.find_source = paths.find
         self.heads.set_paths(paths)
         self._unavailable_paths = SourcePaths(unavailable, unavailable)
-        self._by_name = {compiled.source: compiled for compiled in compiled_sources.values()}
-        secrets = (compiled.verifier.secret_query for compiled in self._by_name.values())
+        self.by_name = {compiled.source: compiled for compiled in compiled_sources.values()}
+        secrets = (compiled.verifier.secret_query for compiled in self.by_name.values())
         self._secret_queries = frozenset(name for name in secrets if name is not None)
         self._has_all_sources = has_all_sources
 
@@ -307,7 +307,7 @@ class IngestPipeline:
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()
             # It may have been changed or removed while this process did not run.
-            current = self._by_name.get(compiled.source)
+            current = self.by_name.get(compiled.source)
             if current is None:
                 self.heads.note_unknown_path(request.scope, 404)
                 request.respond(error_response(404, "source_removed", request.request_id))
@@ -413,7 +413,7 @@ class IngestPipeline:
         size = len(evidence.body)
         meters.count("boathook_rejections_total", source=compiled.source, reason=verdict.reason)
         logged: str | None = None
-        if self._quarantine is not None and self._quarantine.admit(compiled.source, verdict.reason, size):
+        if self.quarantine is not None and self.quarantine.admit(compiled.source, verdict.reason, size):
             logged = verdict.detail or None  # as rarely as rejections are kept, so that a flood does not fill the log
             verifier, now = compiled.verifier, time.time()
             explain = partial(
@@ -421,10 +421,10 @@ class IngestPipeline:
                 evidence,
                 verdict,
                 now,
-                others=(other.verifier for other in self._by_name.values()),
+                others=(other.verifier for other in self.by_name.values()),
                 decode=_make_decoder(compiled, request.headers),
             )
-            self._quarantine.add(
+            self.quarantine.add(
                 self._event_builder.new_id(now),
                 compiled.source,
                 replace(evidence, body=b"") if verifier.carries_secret(evidence) else evidence,

@@ -74,8 +74,8 @@ class SourceRate:
         """Called when leased tokens have run out and more may be granted at once."""
         self._per_second = per_second
         self._burst = burst
-        self._ceiling = RateLimiter(per_second, burst)
-        self._floor = Floor(burst)
+        self.ceiling = RateLimiter(per_second, burst)
+        self.floor = Floor(burst)
         self._leased = 0
         self._leased_until = -math.inf
         self._spent = 0
@@ -98,12 +98,12 @@ class SourceRate:
             return
         self._gateways = gateways
         # Half of a burst passes at once; what the gateways have passed is reported, and the rest of it is leased.
-        self._floor.resize(self._per_second / gateways, max(1, self._burst // (2 * gateways)))
+        self.floor.resize(self._per_second / gateways, max(1, self._burst // (2 * gateways)))
         if gateways > 1:
             self.wait_s = self._wait_for_token
         else:
             # The limiter's own method, so that a rate that is not shared costs no more than it did.
-            self.wait_s = self._ceiling.wait_s
+            self.wait_s = self.ceiling.wait_s
             self._leased = self._spent = 0
 
     def _wait_for_token(self, key: str, now: float) -> float:
@@ -114,11 +114,11 @@ class SourceRate:
             if self._can_have_more:
                 self._can_have_more = False
                 self.need_tokens()
-            if (wait_s := self._floor.wait_s(now)) > 0:
+            if (wait_s := self.floor.wait_s(now)) > 0:
                 return wait_s
-        if (wait_s := self._ceiling.wait_s(key, now)) > 0:
+        if (wait_s := self.ceiling.wait_s(key, now)) > 0:
             return wait_s
-        self._floor.take(now)
+        self.floor.take(now)
         self._passed += 1
         if is_leased:
             self._leased -= 1
@@ -173,7 +173,7 @@ class SourceRate:
 
     def fail(self, request: LeaseRequest) -> None:
         """Report later what was spent: the store has not answered, so it is unknown whether it was charged."""
-        self._spent = min(self._spent + request.spent, self._floor.max_spent)
+        self._spent = min(self._spent + request.spent, self.floor.max_spent)
         self._can_have_more = False
 
 

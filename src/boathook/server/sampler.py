@@ -67,10 +67,10 @@ class Sampler:
         self._local_evaluator = LocalEvaluator(settings, known_rules(settings), self._host, self._notifier)
         self._state_file = settings.server.data_dir / "samples.json"
         self._lock: IO[str] | None = None
-        self._before: MetricSnapshot | None = None
+        self.before: MetricSnapshot | None = None
         self._skew_s = 0.0
         """The server's clock minus ours, at the last successful store."""
-        self._unsent: deque[HostSample] = deque(maxlen=_MAX_UNSENT)
+        self.unsent: deque[HostSample] = deque(maxlen=_MAX_UNSENT)
         self._database: Database | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class Sampler:
             await asyncio.gather(self._task, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FINAL_SAMPLE_TIMEOUT_S):
-                await self._turn()
+                await self.turn()
         self._notifier.close()
         if self._database is not None:
             await self._database.close()
@@ -95,16 +95,17 @@ class Sampler:
     async def _run(self) -> None:
         while True:
             try:
-                await self._turn()
+                await self.turn()
             except Exception as error:  # noqa: BLE001 - a failed sample must not end the loop
                 _LOG.error("sampler_fault", exc_info=error)
             await asyncio.sleep(self._step_s - time.time() % self._step_s)
 
-    async def _turn(self) -> None:
-        if self._is_elected():
-            await self._sample()
+    async def turn(self) -> None:
+        """Take a sample if this process is the one of its data directory that does."""
+        if self.is_elected():
+            await self.sample()
 
-    def _is_elected(self) -> bool:
+    def is_elected(self) -> bool:
         """Return whether this process samples the data directory; the first one does, until it ends."""
         if self._lock is None:
             lock = open_lock(self._settings.server.data_dir / "sampler.lock")
@@ -117,10 +118,11 @@ class Sampler:
             self._load_state()
         return True
 
-    async def _sample(self) -> None:
-        before = self._before
+    async def sample(self) -> None:
+        """Count what has changed since the last sample, and store it with those that could not be stored."""
+        before = self.before
         # Reading the files of all processes may wait for a slow disk, so keep it off the event loop.
-        now = self._before = await asyncio.to_thread(gather, self._settings.server.data_dir, self._slot, time.time())
+        now = self.before = await asyncio.to_thread(gather, self._settings.server.data_dir, self._slot, time.time())
         counted = now.since(before or now)
         if before is not None:
             self._add_unsent(counted, before.at)
@@ -132,30 +134,30 @@ class Sampler:
             async with asyncio.timeout(_STORE_TIMEOUT_S):
                 await self._store()
         except (DatabaseError, TimeoutError) as error:
-            _LOG.debug("samples_wait", samples=len(self._unsent), error=str(error))
+            _LOG.debug("samples_wait", samples=len(self.unsent), error=str(error))
             await self._local_evaluator.run_once(counted)
 
     def _add_unsent(self, counted: MetricSnapshot, since: float) -> None:
         if counted.span_s > _COARSE_S:  # no process sampled during all that time
             counted.span_s = self._step_s
         at = datetime.fromtimestamp(since + counted.span_s / 2 + self._skew_s, UTC)
-        last = self._unsent[-1] if self._unsent else None
-        if last is not None and len(self._unsent) > _MAX_FINE_UNSENT and last.snapshot.span_s < _COARSE_S:
-            self._unsent.pop()
+        last = self.unsent[-1] if self.unsent else None
+        if last is not None and len(self.unsent) > _MAX_FINE_UNSENT and last.snapshot.span_s < _COARSE_S:
+            self.unsent.pop()
             counted = concatenate([last.snapshot, counted])
-        self._unsent.append(HostSample(self._host, at, counted))
+        self.unsent.append(HostSample(self._host, at, counted))
 
     async def _store(self) -> None:
         """Store the unsent samples. Raises DatabaseError."""
         database = await self._connected_database()
         await self._local_evaluator.sync_to_database(database)
-        now = await metric_samples.insert(database, list(self._unsent))
+        now = await metric_samples.insert(database, list(self.unsent))
         if now is not None:
             self._skew_s = now.timestamp() - time.time()
-            self._unsent.clear()
+            self.unsent.clear()
 
     def _save_state(self, now: MetricSnapshot) -> None:
-        unsent = [(sample.at.timestamp(), encode(sample.snapshot)) for sample in self._unsent]
+        unsent = [(sample.at.timestamp(), encode(sample.snapshot)) for sample in self.unsent]
         fresh = self._state_file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(_State(now.at, encode(now), unsent)))
         fresh.replace(self._state_file)
@@ -164,8 +166,8 @@ class Sampler:
         """Resume from the state of an earlier process. PostgreSQL ignores samples that it has already."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             state = msgspec.json.decode(self._state_file.read_bytes(), type=_State)
-            self._before = decode(state.before, state.at)
-            self._unsent.extend(
+            self.before = decode(state.before, state.at)
+            self.unsent.extend(
                 HostSample(self._host, datetime.fromtimestamp(at, UTC), decode(text)) for at, text in state.unsent
             )
 

@@ -65,7 +65,7 @@ class Disk:
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=_PRIVATE_FOLDER)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def create(self, path: Path, size: int, head: bytes = b"") -> File:
         """Create a new file that starts with *head*, and reserve *size* bytes if the file system can."""
@@ -75,7 +75,7 @@ class Disk:
             _reserve(descriptor, size)
             file.write(head)
             os.fsync(descriptor)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             os.close(descriptor)
             with contextlib.suppress(OSError):
@@ -90,17 +90,17 @@ class Disk:
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file within its folder."""
         old.rename(new)
-        _sync_folder(new.parent)
+        sync_folder(new.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
         path.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:
         """Remove an empty folder."""
         path.rmdir()
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, in alphabetical order; empty if there is no such folder."""
@@ -157,7 +157,8 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

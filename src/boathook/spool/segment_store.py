@@ -108,7 +108,7 @@ class SegmentStore:
         self._bounds = bounds
         self._disk = Disk() if disk is None else disk
         self._name = name or f"{time.time_ns():020d}"
-        self._own: _ProcessFolder | None = None
+        self.own: _ProcessFolder | None = None
         self._adopted: deque[_ProcessFolder] = deque()
         self._not_renamed: set[Path] = set()
         """Drained segments that cannot be renamed."""
@@ -116,7 +116,7 @@ class SegmentStore:
         self._next = 1
         self._synced = 0
         self._failures = 0
-        self._backoff_until = 0.0
+        self.backoff_until = 0.0
 
     @property
     def records(self) -> int:
@@ -160,7 +160,7 @@ class SegmentStore:
             SpoolUnavailable: the spool is full, or the disk fails. None of the events counts as accepted, though some
                 may be found later.
         """
-        if self.is_failing and time.monotonic() < self._backoff_until:
+        if self.is_failing and time.monotonic() < self.backoff_until:
             raise SpoolUnavailable("the spool's disk has failed twice, and is not used for some seconds")
         try:
             index = 0
@@ -216,15 +216,15 @@ class SegmentStore:
         return self._open
 
     def _own_folder(self) -> _ProcessFolder:
-        if self._own is None:
+        if self.own is None:
             self._name = self._next_folder_name()
             folder = self._root / self._name
             self._disk.make_folder(folder)
             lock = self._disk.lock(folder)
             if lock is None:
                 raise SpoolUnavailable(f"another process holds {folder}")
-            self._own = _ProcessFolder(folder, lock)
-        return self._own
+            self.own = _ProcessFolder(folder, lock)
+        return self.own
 
     def _next_folder_name(self) -> str:
         """Return a name after all existing ones: folders are drained in name order, and clocks may be set back."""
@@ -246,31 +246,31 @@ class SegmentStore:
         Records that are durable remain to be drained; the others were never acknowledged.
         """
         self._failures += error.errno not in _DISK_FULL_ERRORS
-        self._backoff_until = time.monotonic() + _BACKOFF_S
+        self.backoff_until = time.monotonic() + _BACKOFF_S
         broken, self._open = self._open, None
         if broken is not None:
             with contextlib.suppress(OSError):
                 broken.file.close()
             self._leave(broken)
-        if self._own is not None and error.errno == errno.ENOENT:  # the folder was removed
-            self._adopted.append(self._own)
-            self._own = None
+        if self.own is not None and error.errno == errno.ENOENT:  # the folder was removed
+            self._adopted.append(self.own)
+            self.own = None
 
     def _leave(self, broken: _OpenSegment) -> None:
         if not broken.records:  # no event was acknowledged, and many such files would fill a failing disk
             with contextlib.suppress(OSError):
                 self._disk.remove(broken.path)
                 return
-        if self._own is not None:
-            self._own.segments.append(_PendingSegment(broken.path, broken.size, broken.since, broken.records))
+        if self.own is not None:
+            self.own.segments.append(_PendingSegment(broken.path, broken.size, broken.since, broken.records))
 
     def seal(self) -> None:
         """Seal the open segment, if there is one, so that it can be drained."""
         segment, self._open = self._open, None
         if segment is None:
             return
-        assert self._own is not None
-        self._own.segments.append(_PendingSegment(segment.path, segment.size, segment.since, segment.records))
+        assert self.own is not None
+        self.own.segments.append(_PendingSegment(segment.path, segment.size, segment.since, segment.records))
         try:
             segment.file.write(segment.framer.seal(self._next - 1))
             segment.file.close(segment.size + FRAME_BYTES)
@@ -426,7 +426,7 @@ class SegmentStore:
         self.seal()
         for life in self._folders():
             life.lock.release()
-        self._own = None
+        self.own = None
         self._adopted.clear()
 
     def _release_drained(self) -> None:
@@ -436,8 +436,8 @@ class SegmentStore:
 
     def _folders(self) -> Iterator[_ProcessFolder]:
         yield from self._adopted
-        if self._own is not None:
-            yield self._own
+        if self.own is not None:
+            yield self.own
 
     def _waiting(self) -> Iterator[_PendingSegment]:
         for life in self._folders():

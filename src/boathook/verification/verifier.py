@@ -117,8 +117,8 @@ class Verifier:
         Raises:
             ConfigError: a setting is unknown, missing or invalid; the message names ``sources.NAME.KEY``.
         """
-        recipe, self._spec, self._settings = resolve_source(spec)
-        spec = self._spec
+        recipe, self.spec, self._settings = resolve_source(spec)
+        spec = self.spec
         self.source: Final = spec.name
         self.recipe: Final = recipe
         self.ring: Final = KeyRing() if ring is None else ring
@@ -203,7 +203,7 @@ class Verifier:
         decoded = decode(request.body) if decode is not None and len(request.body) <= diagnostics.MAX_BODY else None
         case = diagnostics.RejectedRequest(
             recipe=self.recipe,
-            spec=self._spec,
+            spec=self.spec,
             settings=self._settings,
             ring=self.ring,
             request=request,
@@ -331,14 +331,15 @@ def _static_reply(reply: ExpectedReply | None) -> Reply | None:
     return Reply(status=reply.status, body=body, content_type=reply.content_type)
 
 
-def _selectors(recipe: Recipe) -> Iterator[Selector]:
+def selectors_of(recipe: Recipe) -> Iterator[Selector]:
+    """Yield all selectors of the id and the type of a recipe."""
     for selector in (*recipe.id.selectors, *recipe.type.selectors):
         yield from selector if isinstance(selector, tuple) else (selector,)
 
 
 def kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
     """Return the headers that are stored with an event, which exclude credentials and signatures."""
-    names = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
+    names = [selector.name for selector in selectors_of(recipe) if isinstance(selector, Header)]
     # The recipe may use a header that is part of the signed fields as the event's id or type.
     kept_names = frozenset(names if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
     hidden = CREDENTIAL_HEADERS | (signature_headers(recipe.proof) - kept_names)

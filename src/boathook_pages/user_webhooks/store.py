@@ -106,17 +106,17 @@ class UserWebhooks:
         self.hook = hook
         self.languages = languages
         self.kinds = dict(kinds)
-        self._form = make_form(kinds, never)
+        self.form = make_form(kinds, never)
         self._tables = UserTables(hook.name, prefix)
         self._test_payload = test_payload
         self._limit = limit
-        self._retry = retry
-        self._timeout_s = timeout_s
+        self.retry = retry
+        self.timeout_s = timeout_s
         check_included(hook.name, hook.manifest.migrations, "webhooks", 1, prefix)
 
     def read(self, document: bytes | Mapping[str, Any]) -> Any:
         """Validate the fields of a webhook (``url``, ``types``, ``isActive``), and return them. Raises InvalidForm."""
-        return read_model(self._form, document, self.languages)
+        return read_model(self.form, document, self.languages)
 
     def mask_of(self, types: Mapping[str, bool]) -> int:
         """Return the bits of the selected kinds; missing kinds are not selected."""
@@ -228,8 +228,8 @@ class UserWebhooks:
                 # An empty list would select every type; a webhook without types is disabled.
                 event_types=[*self.patterns_of(mask), f"{_test_type(id)}.*"],
                 is_disabled=not (form.is_active and mask),
-                retry=self._retry,
-                timeout_s=self._timeout_s,
+                retry=self.retry,
+                timeout_s=self.timeout_s,
             )
         except InvalidValue as error:
             # Of all these values only the URL is the user's choice.

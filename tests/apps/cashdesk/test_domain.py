@@ -63,23 +63,23 @@ def test_delays_are_0_5s_1min_1h_3h_24h():
 
 
 def test_a_request_may_take_20_s():
-    assert (webhooks._retry, webhooks._timeout_s) == ("cashdesk", 20.0)
+    assert (webhooks.retry, webhooks.timeout_s) == ("cashdesk", 20.0)
 
 
 class TestForms:
     @pytest.mark.parametrize(
         ("form", "document", "field"),
         [
-            (webhooks._form, {"url": "https://a.example", "types": {"produkts": True}}, "types.produkts"),
-            (webhooks._form, {"url": "https://a.example", "types": {"products": "yes"}}, "types.products"),
-            (webhooks._form, {"url": "https://a.example", "types": {"products": 1}}, "types.products"),
-            (webhooks._form, {"url": "https://a.example", "types": ["products"]}, "types"),
-            (webhooks._form, {"url": "https://a.example"}, "types"),
-            (webhooks._form, {"types": {}}, "url"),
-            (webhooks._form, {"url": "", "types": {}}, "url"),
-            (webhooks._form, {"url": "https://a\x00.example", "types": {}}, "url"),
-            (webhooks._form, {"url": "https://a.example", "types": {}, "active": None}, "active"),
-            (webhooks._form, {"url": "https://a.example", "types": {}, "secret": "x"}, "secret"),
+            (webhooks.form, {"url": "https://a.example", "types": {"produkts": True}}, "types.produkts"),
+            (webhooks.form, {"url": "https://a.example", "types": {"products": "yes"}}, "types.products"),
+            (webhooks.form, {"url": "https://a.example", "types": {"products": 1}}, "types.products"),
+            (webhooks.form, {"url": "https://a.example", "types": ["products"]}, "types"),
+            (webhooks.form, {"url": "https://a.example"}, "types"),
+            (webhooks.form, {"types": {}}, "url"),
+            (webhooks.form, {"url": "", "types": {}}, "url"),
+            (webhooks.form, {"url": "https://a\x00.example", "types": {}}, "url"),
+            (webhooks.form, {"url": "https://a.example", "types": {}, "active": None}, "active"),
+            (webhooks.form, {"url": "https://a.example", "types": {}, "secret": "x"}, "secret"),
             (ProductForm, {"name": "tea", "price": 1.5}, "price"),
             (ProductForm, {"name": "tea", "price": -1}, "price"),
             (ProductForm, {"name": "tea", "price": True}, "price"),

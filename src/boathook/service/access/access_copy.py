@@ -91,10 +91,10 @@ class AccessCopy:
         self._file = file
         self._secret_box = secret_box
         self._max_age_s = max_age_s
-        self._confirmed: Moment | None = None
-        self._keys: dict[bytes, PublishingKey] = {}
-        self._targets = _Targets()
-        self._targets_read_at = -TARGETS_INTERVAL_S
+        self.confirmed: Moment | None = None
+        self.keys: dict[bytes, PublishingKey] = {}
+        self.targets = _Targets()
+        self.targets_read_at = -TARGETS_INTERVAL_S
         self._database: Database | None = None
         self._reading: asyncio.Task[bool] | None = None
         self._missing: asyncio.Task[None] | None = None
@@ -122,14 +122,14 @@ class AccessCopy:
             AccessUnknown: the copy does not have the token, or is too old.
         """
         sha256 = hash_token(token)
-        if sha256 not in self._keys:
+        if sha256 not in self.keys:
             await self._read_for_miss()
-        if self._confirmed is None or self._confirmed.age_s() > self._max_age_s:
+        if self.confirmed is None or self.confirmed.age_s() > self._max_age_s:
             raise AccessUnknown(
                 "PostgreSQL is unavailable, and has not confirmed API keys for longer than buffer.key_max_age_h; try "
                 "again later"
             )
-        key = self._keys.get(sha256)
+        key = self.keys.get(sha256)
         if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= Moment.now().wall):
             raise AccessUnknown(
                 "PostgreSQL is unavailable, and this token cannot be checked without it; try again later"
@@ -143,10 +143,10 @@ class AccessCopy:
             AccessUnknown: the copy does not have it.
             ServedElsewhere: it has moved to another installation.
         """
-        target = self._targets.find(organization, reference)
+        target = self.targets.find(organization, reference)
         if target is None:
             await self._read_for_miss()
-            target = self._targets.find(organization, reference)
+            target = self.targets.find(organization, reference)
         if target is None:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
@@ -160,8 +160,8 @@ class AccessCopy:
         self._database = database
         while True:
             try:
-                await self._read()
-                await self._save()
+                await self.read()
+                await self.save()
             except Exception as error:  # noqa: BLE001 - later changes must be followed after any error
                 _LOG.error("access_copy_not_followed", exc_info=error)
             await asyncio.sleep(KEYS_INTERVAL_S)
@@ -173,16 +173,17 @@ class AccessCopy:
         is_due = time.monotonic() - self._missed_at >= _MISS_INTERVAL_S
         if self._missing is None or (self._missing.done() and is_due):
             self._missed_at = time.monotonic()
-            self._missing = asyncio.create_task(self._read_all(), name="access:miss")
+            self._missing = asyncio.create_task(self.read_all(), name="access:miss")
         await asyncio.shield(self._missing)
 
-    async def _read_all(self) -> None:
+    async def read_all(self) -> None:
+        """Read the keys and the applications."""
         if self._reading is not None and not self._reading.done():
             await asyncio.shield(self._reading)  # it may read the keys alone
-        self._targets_read_at = -TARGETS_INTERVAL_S
-        await self._read()
+        self.targets_read_at = -TARGETS_INTERVAL_S
+        await self.read()
 
-    async def _read(self) -> bool:
+    async def read(self) -> bool:
         """Read the copy, once for all concurrent callers; return whether PostgreSQL responded."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_once(), name="access:read")
@@ -195,15 +196,15 @@ class AccessCopy:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
                     keys = await api_keys.list_publishing_keys(connection, limit=MAX_KEYS)
-            if time.monotonic() - self._targets_read_at >= TARGETS_INTERVAL_S:
+            if time.monotonic() - self.targets_read_at >= TARGETS_INTERVAL_S:
                 await self._read_targets(self._database)
-                self._targets_read_at = now.monotonic
+                self.targets_read_at = now.monotonic
         except DatabaseError as error:
             _LOG.debug("access_copy_not_read", error=str(error))
             return False
         keys_by_token = {key.token_sha256: key for key in keys}
-        self._is_changed = self._is_changed or keys_by_token != self._keys
-        self._keys, self._confirmed = keys_by_token, now
+        self._is_changed = self._is_changed or keys_by_token != self.keys
+        self.keys, self.confirmed = keys_by_token, now
         return True
 
     async def _read_targets(self, database: Database) -> None:
@@ -215,32 +216,32 @@ class AccessCopy:
             with translate_errors():
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     version = await applications.read_targets_version(connection, limit=MAX_TARGETS)
-                    if version == self._targets.version:
+                    if version == self.targets.version:
                         return
                     changed = await applications.list_changed_targets(
-                        connection, self._targets.newest_us - _OVERLAP_US, limit=_MAX_CHANGED
+                        connection, self.targets.newest_us - _OVERLAP_US, limit=_MAX_CHANGED
                     )
                     for start in range(0, len(changed), PAGE):
-                        self._targets.update(changed[start : start + PAGE])
+                        self.targets.update(changed[start : start + PAGE])
                         await asyncio.sleep(0)
-                    self._targets.drop_oldest()
-                    if version != self._targets.version:
-                        self._targets = await _read_all_targets(connection)
+                    self.targets.drop_oldest()
+                    if version != self.targets.version:
+                        self.targets = await _read_all_targets(connection)
         self._is_changed = True
-        if len(self._targets.by_id) >= MAX_TARGETS:
+        if len(self.targets.by_id) >= MAX_TARGETS:
             _LOG.warning("access_copy_incomplete", applications=MAX_TARGETS, note="older ones need PostgreSQL")
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
         """Write the file if the copy has changed, or the file's time is old; a disk error is logged and ignored."""
         is_due = time.monotonic() - self._saved_at >= _SAVE_INTERVAL_S
-        is_newer = self._confirmed is not None and self._confirmed.monotonic > self._saved_at
-        if self._confirmed is None or not (self._is_changed or (is_due and is_newer)):
+        is_newer = self.confirmed is not None and self.confirmed.monotonic > self._saved_at
+        if self.confirmed is None or not (self._is_changed or (is_due and is_newer)):
             return
         self._is_changed, self._saved_at = False, time.monotonic()
         # Copies, as changes go on meanwhile.
-        keys, targets = list(self._keys.values()), list(self._targets.by_id.values())
+        keys, targets = list(self.keys.values()), list(self.targets.by_id.values())
         try:
-            await asyncio.to_thread(self._write, self._confirmed, keys, targets)
+            await asyncio.to_thread(self._write, self.confirmed, keys, targets)
         except OSError as error:
             note = "after a start without PostgreSQL, the latest keys would be unknown"
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
@@ -256,13 +257,13 @@ class AccessCopy:
         if content.confirmed_at > now.wall + _MAX_SKEW_S:
             raise ValueError("its time is in the future")
         age_s = max(0.0, now.wall - content.confirmed_at)
-        self._confirmed = Moment(content.confirmed_at, now.monotonic - age_s)
+        self.confirmed = Moment(content.confirmed_at, now.monotonic - age_s)
         keys = (
             PublishingKey(base64.b64decode(key.token), UUID(key.id), key.organization, key.expires_at)
             for key in content.keys
         )
-        self._keys = {key.token_sha256: key for key in keys}
-        self._targets.update(
+        self.keys = {key.token_sha256: key for key in keys}
+        self.targets.update(
             applications.ChangedTarget(
                 PublishingTarget(UUID(target.id), target.organization, target.uid, target.home, target.imported_id), 0
             )

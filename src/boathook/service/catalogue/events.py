@@ -178,7 +178,7 @@ class SelectedEvents(msgspec.Struct, Generic[In, Out], frozen=True, kw_only=True
         await _check_handler(work, input)
         if input.ids:
             return await self._act_on_named(work, input)
-        compiled = _compile(work, input)
+        compiled = compile_filter(work, input)
         number, is_exact = await _count(work.connection, compiled)
         preview = self.result(dry_run=input.dry_run, matching=number, is_exact=is_exact)
         if input.dry_run:
@@ -202,7 +202,7 @@ class SelectedEvents(msgspec.Struct, Generic[In, Out], frozen=True, kw_only=True
                 if start is None:
                     await _check_handler(work, input)
                     start = await read_clock(work.connection)
-                compiled = _until(_compile(work, input), start)
+                compiled = _until(compile_filter(work, input), start)
                 event_ids, after = await event_search.select_next(work.connection, compiled, after=after, limit=BATCH)
                 if event_ids:
                     acted = _add(acted, await self._act(work, input, event_ids, start, acted))
@@ -223,7 +223,9 @@ class SelectedEvents(msgspec.Struct, Generic[In, Out], frozen=True, kw_only=True
 
     async def _act_on_named(self, work: UnitOfWork, input: In) -> Out:
         named_ids = list(dict.fromkeys(map(ids.read_event, input.ids or ())))
-        own = set(await event_search.select_matching(work.connection, named_ids, _compile(work, Events(all=True))))
+        own = set(
+            await event_search.select_matching(work.connection, named_ids, compile_filter(work, Events(all=True)))
+        )
         event_ids = [event_id for event_id in named_ids if event_id in own]
         skipped = [_skipped(event_id) for event_id in named_ids if event_id not in own]
         acted = self.result(dry_run=input.dry_run, matching=len(event_ids), skipped=skipped)
@@ -399,7 +401,7 @@ async def wake(work: UnitOfWork, event: EventNamed) -> EventWoken:
     """
     event_id = ids.read_event(event.id)
     if work.caller.tenant is not None:
-        own = await event_search.select_matching(work.connection, [event_id], _compile(work, Events(all=True)))
+        own = await event_search.select_matching(work.connection, [event_id], compile_filter(work, Events(all=True)))
         if not own:
             raise NotFound(f"unknown event {event.id}")
     action = AuditContext(actor=work.actor, note=event.note.strip() or None)
@@ -441,7 +443,8 @@ async def _count(connection: Connection, compiled: EventFilter) -> tuple[int, bo
     return number, number < _MAX_COUNTED
 
 
-def _compile(work: UnitOfWork, input: EventQuery) -> EventFilter:
+def compile_filter(work: UnitOfWork, input: EventQuery) -> EventFilter:
+    """Return the filter of a query, within the caller's organization."""
     return input.compile(organization=work.caller.tenant)
 
 

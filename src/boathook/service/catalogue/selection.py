@@ -224,12 +224,12 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
 
     async def _act_on_named(self, work: UnitOfWork, input: In, keys: Sequence[Key]) -> Acted:
         states = {
-            state.key: state for state in await delivery_commands.read_states(work.connection, keys, _tenant(work))
+            state.key: state for state in await delivery_commands.read_states(work.connection, keys, tenant_of(work))
         }
         dead = [key for key in keys if key in states and states[key].state == State.DEAD]
         locked: list[Key] = []
         if dead and not input.dry_run:
-            selection = Selection(ListFilter(), dead, _tenant(work))
+            selection = Selection(ListFilter(), dead, tenant_of(work))
             locked = await delivery_commands.lock_dead(work.connection, selection, len(dead), is_to_revive=self.revives)
             start = await delivery_commands.read_clock(work.connection)
             batch = Batch(connection=work.connection, keys=locked, audit=_audit(work, input), start=start)
@@ -237,15 +237,15 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         acted = set(dead if input.dry_run else locked)
         skipped = [_skipped(key, states.get(key), revives=self.revives) for key in keys if key not in acted]
         counts = (
-            [] if not (dead and input.dry_run) else await _counts(work, Selection(ListFilter(), dead, _tenant(work)))
+            [] if not (dead and input.dry_run) else await _counts(work, Selection(ListFilter(), dead, tenant_of(work)))
         )
         return Acted(dry_run=input.dry_run, matching=len(dead), done=len(locked), skipped=skipped, counts=counts)
 
     async def _count(self, work: UnitOfWork, input: In, now: datetime) -> Acted:
         if input.group is None:
-            counts = await _counts(work, Selection(_until(input.filter, now), None, _tenant(work)))
+            counts = await _counts(work, Selection(_until(input.filter, now), None, tenant_of(work)))
             return Acted(dry_run=input.dry_run, matching=sum(count.number for count in counts), counts=counts)
-        group = await dead_letter_groups.find_group(work.connection, _group_key(input.group), _tenant(work))
+        group = await dead_letter_groups.find_group(work.connection, _group_key(input.group), tenant_of(work))
         if group is None:
             text = f"no dead letters are left in {input.group}"
             return Acted(dry_run=input.dry_run, matching=0, notes=[text])
@@ -256,7 +256,7 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         lines = [describe_group(group), *(f"escalate: {reason}" for reason in escalation_reasons(group))]
         if not self.revives:
             return lines
-        preview = await dead_letter_groups.preview_replay(work.connection, group, _tenant(work))
+        preview = await dead_letter_groups.preview_replay(work.connection, group, tenant_of(work))
         lines.append(f"it would run {group.recipient} for {', '.join(group.types)}")
         if not preview.is_open:
             lines.append("none would run: the endpoint is deleted or disabled; enable it first")
@@ -270,9 +270,9 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
         if input.group is not None:
             return await dead_letter_groups.lock_group(
                 work.connection, _group_key(input.group), start,
-                limit=BATCH, is_to_revive=self.revives, organization=_tenant(work),
+                limit=BATCH, is_to_revive=self.revives, organization=tenant_of(work),
             )  # fmt: skip
-        selection = Selection(_until(input.filter, start), None, _tenant(work))
+        selection = Selection(_until(input.filter, start), None, tenant_of(work))
         return await delivery_commands.lock_dead(work.connection, selection, BATCH, is_to_revive=self.revives)
 
     def _request(self, work: UnitOfWork, input: In, now: datetime) -> dict[str, Any]:
@@ -354,7 +354,8 @@ def freeze_caller(work: UnitOfWork, permission: Permission) -> dict[str, Any]:
     }
 
 
-def _tenant(work: UnitOfWork) -> str | None:
+def tenant_of(work: UnitOfWork) -> str | None:
+    """Return the organization that a selection is limited to, or none for an operator."""
     return work.caller.tenant
 
 

@@ -59,7 +59,7 @@ def read_document(text: str) -> Mapping[str, Any]:
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, ValueError):
-        document = _read_yaml(text)
+        document = read_yaml(text)
     else:
         if is_too_deep(raw):
             raise _too_deep()
@@ -68,7 +68,8 @@ def read_document(text: str) -> Mapping[str, Any]:
     return document
 
 
-def _read_yaml(text: str) -> Any:
+def read_yaml(text: str) -> Any:
+    """Return a YAML document as JSON's types; raise InvalidValue where it is too long or is none."""
     if len(text) > MAX_YAML:
         raise InvalidValue(f"YAML has at most {MAX_YAML:,} characters; write larger documents as JSON", "specRaw")
     try:
