@@ -62,6 +62,8 @@ EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("application.put", "console"): "it is for programs that write an application again",
     ("endpoint.get", "command line"): "`endpoints show` has all settings, and the health that another route has",
     ("endpoint.get", "console"): "its page has all settings and statistics",
+    ("endpoint.put", "command line"): "it is for programs that write an endpoint again; people create or update it",
+    ("endpoint.put", "console"): "it is for programs that write an endpoint again; people create or update it",
     ("endpoint.reveal_secret", "api"): "the Svix wire has it as a GET, which is not in the audit",
     ("event_type.list", "console"): "the page lists event types on its own, with a link to the next ones",
     ("event_type.put", "command line"): "it is for programs that write an event type again; people create or update it",
@@ -70,12 +72,59 @@ EXEMPT: Final[Mapping[tuple[str, str], str]] = {
 """The operations that an interface lacks, with the reason."""
 
 
+HOST: Final = "it is about this host: its files, its processes and its database, which a server does not hand out"
+LIST: Final = "it reads; its filters, pages and columns are its own"
+SENDER: Final = "it plays the sender: it asks a running gateway, and shows each answer as it comes"
+BY_HAND: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "serve", "migrate", "check", "doctor", "top", "config show", "config schema",
+            "config check", "spool status", "spool inspect", "spool drain", "alerts rules", "dashboards", "completion",
+            "apps list", "apps forget", "apps sample", "apps metrics",
+        ),
+        HOST,
+    ),
+    **dict.fromkeys(
+        (
+            "sources list", "sources show", "sources providers", "events list", "events show", "deliveries list",
+            "deliveries show", "dead list", "dead show", "dead groups", "rejections list", "rejections groups",
+            "rejections show", "conflicts list", "conflicts groups", "conflicts show", "endpoints list",
+            "endpoints show", "endpoints stats", "alerts list", "alerts history",
+        ),
+        LIST,
+    ),
+    **dict.fromkeys(("trigger", "sources test"), SENDER),
+    "send": "it publishes one message to try the endpoints; programs publish by the route of messages, or in Python",
+    "applications portal": "it prints a link that gives access, which the wire's route makes for programs",
+    "endpoints headers": "it sets, removes and shows in one command, for which the wire has a route each",
+    "endpoints reencrypt": "it needs the keys of the host, the former ones too",
+}  # fmt: skip
+"""The commands that derive from no operation, with the reason."""
+
+
+def by_hand(tree: Mapping[str, Any]) -> set[str]:
+    """Return the commands of a tree that derive from no operation."""
+    return {name for name, command in tree.items() if not hasattr(command.callback, "operation")}
+
+
+def tree() -> dict[str, Any]:
+    """Return each command by its whole name."""
+    return {name: command for top, entry in COMMAND_ENTRIES.items() for name, command in leaves(top, _load(top, entry))}
+
+
+def test_a_command_derives_from_an_operation_or_says_why_not():
+    assert by_hand(tree()) == BY_HAND.keys()
+
+
+def test_planted_a_command_of_no_operation_is_found():
+    assert by_hand({**tree(), "keys forget": tree()["dashboards"]}) - BY_HAND.keys() == {"keys forget"}
+
+
 def commands() -> dict[str, str]:
     """Return the commands by the operation that each derives from."""
     return {
         each.name: name
-        for top, entry in COMMAND_ENTRIES.items()
-        for name, command in leaves(top, _load(top, entry))
+        for name, command in tree().items()
         if hasattr(command.callback, "operation")
         for each in (command.callback.operation, *getattr(command.callback, "alternatives", ()))
     }

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import Path, Request, Response
+from msgspec.structs import asdict
 from pydantic import Field
 
 from boathook.api.errors import answer_json
@@ -58,16 +59,10 @@ def show_endpoint(work: UnitOfWork, endpoint: Endpoint) -> EndpointOut:
         EndpointOut,
         endpoint,
         version=endpoint.api_version,
-        retry_schedule=_show_schedule(endpoint),
+        retry_schedule=operations.shown_retry(endpoint),
         timeout_seconds=endpoint.timeout_s,
         auth=sorted(endpoints.decrypt_auth(work, endpoint)),
     )
-
-
-def _show_schedule(endpoint: Endpoint) -> str | list[float] | None:
-    if endpoint.retry is None or endpoint.retry_name is not None:
-        return endpoint.retry_name
-    return list(endpoint.retry.delays_s or ())
 
 
 @routes.get("/app/{app_id}/endpoint", operation_id="v1.endpoint.list", summary="List endpoints")
@@ -82,17 +77,19 @@ async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[En
 @requires(Permission.ENDPOINT_MANAGE)
 async def create_endpoint(call: ApplicationCall, body: EndpointIn) -> EndpointOut:
     """Create an endpoint; messages published from now on are sent to it."""
-    endpoint = await endpoints.create(
-        call.work, call.application, body.value(), secret=body.secret, headers=body.headers
-    )
-    return show_endpoint(call.work, endpoint)
+    new = operations.EndpointCreate(application=call.application.shown_id, **asdict(body.value()))
+    return await _read(call, (await operations.create(call.work, new)).id)
+
+
+async def _read(call: ApplicationCall, reference: str) -> EndpointOut:
+    return show_endpoint(call.work, await endpoints.get(call.work, call.application, reference))
 
 
 @routes.get("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.get", summary="Get an endpoint")
 @requires(Permission.ENDPOINT_VIEW)
 async def get_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointOut:
     """Return an endpoint by its id or uid."""
-    return show_endpoint(call.work, await endpoints.get(call.work, call.application, endpoint_id))
+    return await _read(call, endpoint_id)
 
 
 @routes.put(
@@ -106,11 +103,10 @@ async def put_endpoint(
     call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointUpdate, response: Response
 ) -> EndpointOut:
     """Replace an endpoint's fields, or create it with the uid from the path."""
-    endpoint, is_made = await endpoints.put(
-        call.work, call.application, endpoint_id, body.value(), backlog=body.backlog
-    )
-    response.status_code = 201 if is_made else 200
-    return show_endpoint(call.work, endpoint)
+    new = operations.EndpointReplacement(**named(call, endpoint_id), **asdict(body.value()), backlog=body.backlog)
+    result = await operations.put(call.work, new)
+    response.status_code = 201 if result.is_created else 200
+    return await _read(call, result.endpoint.id)
 
 
 @routes.patch("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.patch", summary="Change an endpoint")
@@ -121,13 +117,13 @@ async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: 
     is_disabled = values.pop("is_disabled", None)
     target, is_switched = endpoint_id, is_disabled is not None
     if values or not is_switched:
-        changed = await endpoints.update(call.work, call.application, endpoint_id, values)
-        target, is_switched = changed.shown_id, is_switched and changed.is_disabled is not is_disabled
+        changed = await operations.update(call.work, operations.EndpointChange(**named(call, endpoint_id), **values))
+        target, is_switched = changed.id, is_switched and changed.is_disabled is not is_disabled
     if is_switched and is_disabled:
         await operations.disable(call.work, operations.EndpointNamed(**named(call, target)))
     elif is_switched:
         await operations.enable(call.work, operations.Enabling(**named(call, target), backlog=body.backlog))
-    return show_endpoint(call.work, await endpoints.get(call.work, call.application, target))
+    return await _read(call, target)
 
 
 class EndpointHealthOut(Output):
@@ -160,7 +156,7 @@ async def get_health(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoin
 async def resume_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointOut:
     """End the pause of an endpoint and forget its failures: due messages are sent at once."""
     resumed = await operations.resume(call.work, operations.EndpointNamed(**named(call, endpoint_id)))
-    return show_endpoint(call.work, await endpoints.get(call.work, call.application, resumed.id))
+    return await _read(call, resumed.id)
 
 
 def named(call: ApplicationCall, endpoint: str) -> dict[str, Any]:

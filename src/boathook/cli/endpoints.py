@@ -19,7 +19,7 @@ from boathook.cli.context import (
     run,
     run_in_transaction,
 )
-from boathook.cli.derived import add
+from boathook.cli.derived import add, run_operation, runs
 from boathook.cli.field_options import field_options, read_options
 from boathook.cli.options import Json, Limit, Since, Until, read_pairs, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
@@ -89,10 +89,6 @@ def _read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str |
     return None if secret is None else settings.resolve(secret, "--secret")
 
 
-def _retry(endpoint: Endpoint) -> object:
-    return endpoint.retry_name or (list(endpoint.retry.delays_s or ()) if endpoint.retry else None)
-
-
 async def _read_statuses(work: UnitOfWork, rows: Sequence[Endpoint]) -> Mapping[UUID, "EndpointStatus"]:
     # Imported only here, as the help of commands would take longer with the statistics.
     from boathook.service.operating.recipient_stats import read_endpoint_statuses
@@ -126,14 +122,22 @@ def _view(statuses: Mapping[UUID, "EndpointStatus"]) -> View:
         (
             "id", "uid", "url", "description", ("enabled", lambda row: not row.is_disabled), "disabled_because",
             "disabled_at", ("health", health), ("paused_until", paused_until), "event_types", "channels", "filter",
-            "order_by", ("rate", "throttle_rate"), "concurrency", ("retry", _retry), "timeout_s",
+            "order_by", ("rate", "throttle_rate"), "concurrency", ("retry", operations.shown_retry), "timeout_s",
             ("headers", lambda row: row.encrypted_headers is not None),
             ("auth", lambda row: row.encrypted_auth is not None), "metadata", "created_at", "updated_at",
         ),
     )  # fmt: skip
 
 
-_VIEW: Final = _view({})
+_CHANGED: Final = View(
+    (ID,),
+    (
+        "id", "uid", "url", "description", ("enabled", lambda row: not row.is_disabled), "event_types", "channels",
+        "filter", "order_by", ("rate", "throttle_rate"), "concurrency", "retry", "timeout_s", "metadata", "created_at",
+        "updated_at",
+    ),
+)  # fmt: skip
+"""What a server returns of an endpoint too, without its health, headers and credentials."""
 _TESTED: Final = View((ID, Column("type")), ("id", "type"))
 
 
@@ -141,6 +145,7 @@ _TESTED: Final = View((ID, Column("type")), ("id", "type"))
     "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
     "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
 ))  # fmt: skip
+@runs(operations.create)
 @with_options(SETTINGS, after="url")
 def create_endpoint(
     ctx: typer.Context, application: Owner,
@@ -150,12 +155,15 @@ def create_endpoint(
     as_json: Json = False, **settings: Any,
 ) -> None:  # fmt: skip
     """Create an endpoint and print its id."""
-    signs = _read_secret(cli_context(ctx).settings(), secret, ed25519)
-    new = NewEndpoint(**_read_values(url=url, **settings), is_disabled=disabled)
-    sent = read_pairs("--header", headers or [], ":")
-
-    created = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=sent))
-    _VIEW.print_done(created, created.shown_id, as_json=as_json)
+    new = operations.EndpointCreate(
+        application=application,
+        is_disabled=disabled,
+        secret=_read_secret(cli_context(ctx).plain_settings(), secret, ed25519),
+        headers=read_pairs("--header", headers or [], ":") or None,
+        **_read_values(url=url, **settings),
+    )
+    created = run_operation(ctx, operations.create, new)
+    _CHANGED.print_done(created, created.id, as_json=as_json)
 
 
 @endpoints.command("list", epilog=example("boathook endpoints list --application acme --json"))
@@ -197,6 +205,7 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
 ))  # fmt: skip
+@runs(operations.update)
 @with_options(SETTINGS, after="url")
 def update_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
@@ -207,8 +216,9 @@ def update_endpoint(
     values = _read_values(url=url, **settings)
     if not values:
         raise UsageError("give a setting to change, such as --type or --url")
-    saved = _act_on(ctx, application, endpoint, lambda work, owner, whole: actions.update(work, owner, whole, values))
-    _VIEW.print_done(saved, f"{saved.shown_id} updated", as_json=as_json)
+    change = operations.EndpointChange(application=application, id=endpoint, **values)
+    saved = run_operation(ctx, operations.update, change)
+    _CHANGED.print_done(saved, f"{saved.id} updated", as_json=as_json)
 
 
 @endpoints.command(

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from boathook.domain import ids
@@ -109,10 +110,11 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
         }
         body = reader.validate(EndpointIn, document)
         async with scope.work() as (work, application):
-            endpoint = await endpoints.create(work, application, body.value(), secret=body.secret, headers=body.headers)
+            new = operations.EndpointCreate(application=application.shown_id, **asdict(body.value()))
+            endpoint = await operations.create(work, new)
     except FORM_ERRORS as error:
         return await _show_form_problems(scope, None, form_problems(error))
-    return scope.to(f"/endpoints/{endpoint.shown_id}", "Endpoint created. It receives messages published from now on.")
+    return scope.to(f"/endpoints/{endpoint.id}", "Endpoint created. It receives messages published from now on.")
 
 
 @pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
@@ -197,7 +199,7 @@ async def change_endpoint(scope: ApplicationScope) -> Response:
             document = endpoint_document(reader) | ({} if auth is None else {"auth": auth or None})
             headers, removed = reader.pairs("headers", ":"), reader.texts("removeHeaders")
             changes = reader.validate(EndpointPatch, document).value()
-            await endpoints.update(work, application, reference, changes)
+            await operations.update(work, operations.EndpointChange(**named(scope, application), **changes))
             if headers or removed:
                 await endpoint_secrets.change_headers(work, application, reference, headers, removed)
     except FORM_ERRORS as error:

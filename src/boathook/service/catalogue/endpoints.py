@@ -1,31 +1,40 @@
-"""Operations on endpoints: their secrets, tests, pauses, and sending messages to them again.
+"""Operations on endpoints: their settings, secrets, tests, pauses, and sending messages to them again.
 
 A key or a portal token of one application may run them on the endpoints of its own application only.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from boathook.db import event_types
 from boathook.domain import ids
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import NotFound
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Body, Http, In, Operation, Out, Scope, operation
 from boathook.service.catalogue.values import Result, flags_of
-from boathook.service.fields import Input, Rule
+from boathook.service.fields import Change, Input, Rule, with_changes
 from boathook.service.limits import SecretGrace
 from boathook.service.sending import applications, endpoint_secrets, endpoints, messages
+from boathook.service.sending.endpoint_fields import NewEndpoint, NewSignedEndpoint
 from boathook.service.sending.endpoint_secrets import DEFAULT_GRACE
 from boathook.service.sending.endpoints import Backlog
 from boathook.service.sending.endpoints import Endpoint as StoredEndpoint
 from boathook.service.unit_of_work import UnitOfWork
 
 TAG: Final = "Endpoint"
-_ONE: Final = "/app/{application}/endpoint/{id}"
+_ALL: Final = "/app/{application}/endpoint"
+_ONE: Final = f"{_ALL}/{{id}}"
+_Application = Annotated[
+    str, Rule(help="Application: id, its beginning, or uid.", short_option="-a", prefix=ids.APPLICATION)
+]
+_Reference = Annotated[str, Rule(help="Id or uid.", argument="ENDPOINT", prefix=ids.ENDPOINT)]
+_Backlog = Annotated[Backlog, Rule(help="What happens to pending deliveries.")]
 
 
 ExampleIndex = Annotated[int, Rule(help="Index of the example in the event type's schema.", minimum=0)]
@@ -38,6 +47,30 @@ class Endpoint(Result, frozen=True, kw_only=True):
     uid: str | None = None
     url: str
     is_disabled: bool = msgspec.field(name="disabled")
+
+
+class EndpointSettings(Endpoint, frozen=True, kw_only=True):
+    """An endpoint with its settings, without secrets, headers and credentials."""
+
+    description: str
+    throttle_rate: int | None = None
+    event_types: Sequence[str] | None = None
+    channels: Sequence[str] | None = None
+    filter: Mapping[str, Any] | None = None
+    order_by: str | None = None
+    concurrency: int | None = None
+    retry: str | Sequence[float] | None = msgspec.field(default=None, name="retrySchedule")
+    timeout_s: float | None = msgspec.field(default=None, name="timeoutSeconds")
+    metadata: Mapping[str, str]
+    created_at: datetime | None
+    updated_at: datetime | None
+
+
+class EndpointPut(Result, frozen=True, kw_only=True):
+    """An endpoint that was replaced or created."""
+
+    endpoint: EndpointSettings
+    is_created: bool
 
 
 class EndpointDeleted(Result, frozen=True, kw_only=True):
@@ -66,19 +99,44 @@ class Resent(Result, frozen=True, kw_only=True):
     """A message that is due at an endpoint again."""
 
 
+class EndpointCreate(NewSignedEndpoint, frozen=True, kw_only=True):
+    """An endpoint to create."""
+
+    application: _Application
+
+
+class EndpointReplacement(NewEndpoint, RedactedStruct, frozen=True, kw_only=True):
+    """The values of an endpoint to create or replace."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth"})
+
+    application: _Application
+    id: Annotated[str, Rule(help="Id or uid.", argument="ENDPOINT")]
+    backlog: _Backlog = Backlog.SEND
+
+
+@with_changes(NewEndpoint)
+class EndpointChange(Change, RedactedStruct, frozen=True, kw_only=True):
+    """Changes to an endpoint."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth"})
+
+    application: _Application
+    id: _Reference
+    backlog: _Backlog = Backlog.SEND
+
+
 class EndpointNamed(Input, frozen=True, kw_only=True):
     """The endpoint that is meant."""
 
-    application: Annotated[
-        str, Rule(help="Application: id, its beginning, or uid.", short_option="-a", prefix=ids.APPLICATION)
-    ]  # fmt: skip
-    id: Annotated[str, Rule(help="Id or uid.", argument="ENDPOINT", prefix=ids.ENDPOINT)]
+    application: _Application
+    id: _Reference
 
 
 class Enabling(EndpointNamed, frozen=True, kw_only=True):
     """The endpoint to enable."""
 
-    backlog: Annotated[Backlog, Rule(help="What happens to pending deliveries.")] = Backlog.SEND
+    backlog: _Backlog = Backlog.SEND
 
 
 class Rotation(EndpointNamed, frozen=True, kw_only=True):
@@ -105,11 +163,9 @@ class Example(EndpointNamed, frozen=True, kw_only=True):
 class Resend(Input, frozen=True, kw_only=True):
     """The message to send again, and where."""
 
-    application: Annotated[
-        str, Rule(help="Application: id, its beginning, or uid.", short_option="-a", prefix=ids.APPLICATION)
-    ]  # fmt: skip
+    application: _Application
     message: Annotated[str, Rule(help="The message's id or uid.", prefix=ids.MESSAGE)]
-    id: Annotated[str, Rule(help="Id or uid.", argument="ENDPOINT", prefix=ids.ENDPOINT)]
+    id: _Reference
 
 
 def _declare(
@@ -119,6 +175,40 @@ def _declare(
     example = f"boathook endpoints {command}".replace("ENDPOINT", "-a acme ep_01h455vb4pex5vsknk084sn02q4")
     examples = (example,) if command else ()
     return operation(name, permission, Scope.APPLICATION, http, tag=TAG, examples=examples, **more)
+
+
+@_declare(
+    "endpoint.create", Permission.ENDPOINT_MANAGE, Http("POST", _ALL, 201, is_derived=False),
+    undo="delete it", says="{id}",
+)  # fmt: skip
+async def create(work: UnitOfWork, new: EndpointCreate) -> EndpointSettings:
+    """Create an endpoint; messages published from now on are sent to it."""
+    owner, values = await applications.get(work, new.application), asdict(new)
+    del values["application"]
+    secret, headers = values.pop("secret"), values.pop("headers")
+    return settings_of(await endpoints.create(work, owner, NewEndpoint(**values), secret=secret, headers=headers))
+
+
+@_declare(
+    "endpoint.put", Permission.ENDPOINT_MANAGE, Http("PUT", _ONE, is_derived=False), undo="put its former values"
+)  # fmt: skip
+async def put(work: UnitOfWork, new: EndpointReplacement) -> EndpointPut:
+    """Replace an endpoint's fields, or create it with the uid from the path. Its secret and headers stay."""
+    owner, values = await applications.get(work, new.application), asdict(new)
+    del values["application"]
+    reference, backlog = values.pop("id"), values.pop("backlog")
+    row, is_created = await endpoints.put(work, owner, reference, NewEndpoint(**values), backlog=backlog)
+    return EndpointPut(endpoint=settings_of(row), is_created=is_created)
+
+
+@_declare(
+    "endpoint.update", Permission.ENDPOINT_MANAGE, Http("PATCH", _ONE, is_derived=False),
+    undo="set the former values", says="{id} updated",
+)  # fmt: skip
+async def update(work: UnitOfWork, change: EndpointChange) -> EndpointSettings:
+    """Change the given settings only."""
+    owner = await applications.get(work, change.application)
+    return settings_of(await endpoints.update(work, owner, change.id, change.values, backlog=change.backlog))
 
 
 @_declare("endpoint.get", Permission.ENDPOINT_VIEW, Http("GET", _ONE, is_derived=False))
@@ -213,6 +303,33 @@ async def resend(work: UnitOfWork, resending: Resend) -> Resent:
     """Attempt one message at an endpoint once more, whatever event types the endpoint receives."""
     await messages.resend(work, await applications.get(work, resending.application), resending.message, resending.id)
     return Resent()
+
+
+def settings_of(row: StoredEndpoint) -> EndpointSettings:
+    """Return an endpoint with its settings as operations return it."""
+    return EndpointSettings(
+        id=row.shown_id,
+        uid=row.uid,
+        url=row.url,
+        is_disabled=row.is_disabled,
+        description=row.description,
+        throttle_rate=row.throttle_rate,
+        event_types=row.event_types,
+        channels=row.channels,
+        filter=row.filter,
+        order_by=row.order_by,
+        concurrency=row.concurrency,
+        retry=shown_retry(row),
+        timeout_s=row.timeout_s,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def shown_retry(row: StoredEndpoint) -> str | Sequence[float] | None:
+    """Return the name of an endpoint's retry schedule, or its delays; None for the default one."""
+    return row.retry_name if row.retry is None or row.retry_name is not None else list(row.retry.delays_s or ())
 
 
 def view(row: StoredEndpoint) -> Endpoint:

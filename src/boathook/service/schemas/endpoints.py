@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from pydantic import Field
 
 from boathook.domain.policy import RETRY_PRESETS
@@ -18,7 +18,7 @@ from boathook.service.schemas.fields import (
     not_null_field,
     null_as,
 )
-from boathook.service.sending.endpoint_fields import NewEndpoint
+from boathook.service.sending.endpoint_fields import NewEndpoint, NewSignedEndpoint
 from boathook.service.sending.endpoints import Backlog
 
 Schedule = Annotated[
@@ -95,15 +95,14 @@ class EndpointUpdate(EndpointBasics):
         return replace(super().value(), auth=None if self.auth is None else self.auth.value())
 
 
+@with_fields(NewSignedEndpoint, ("secret", "headers"))
 class EndpointIn(EndpointUpdate):
     """An endpoint."""
 
-    secret: Text | None = Field(
-        default=None,
-        description="whsec_ and base64 of 24 to 75 bytes, or whsk_ and base64 of an Ed25519 private key.",
-        examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
-    )
-    headers: dict[str, str] | None = Field(default=None, description="Sent with each message.")
+    def value(self) -> NewSignedEndpoint:
+        """Return the value for the service functions."""
+        own = dict(self)
+        return NewSignedEndpoint(**asdict(super().value()), secret=own["secret"], headers=own["headers"])
 
 
 @with_fields(NewEndpoint, types={"retry": Schedule}, is_partial=True)

@@ -1,7 +1,7 @@
 """The fields of an endpoint: one row a field, for every interface."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -9,6 +9,7 @@ from boathook.domain.endpoints import check_channels
 from boathook.domain.filters import WHOLE, compile_filter
 from boathook.domain.json_document import split_path
 from boathook.domain.policy import read_retry
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.common_fields import Description, EndpointUid, Metadata, ThrottleRate
 from boathook.service.fields import Rule
 
@@ -123,3 +124,19 @@ class NewEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         Rule(help="Credentials: basic, oauth2 or mtls.", is_secret=True),
     ] = None
     """Any of ``basic``, ``oauth2`` and ``mtls``."""
+
+
+class NewSignedEndpoint(NewEndpoint, RedactedStruct, frozen=True, kw_only=True):
+    """The values of an endpoint to create, with its secret and headers, which a replacement keeps."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth", "headers", "secret"})
+
+    secret: Annotated[
+        str | None,
+        Rule(
+            help="The signing secret; by default one is generated.",
+            description="whsec_ and base64 of 24 to 75 bytes, or whsk_ and base64 of an Ed25519 private key.",
+            is_secret=True, example="whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+        ),
+    ] = None  # fmt: skip
+    headers: Annotated[Mapping[str, str] | None, Rule(help="Sent with each message.", is_secret=True)] = None
