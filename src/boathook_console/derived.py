@@ -7,7 +7,8 @@ import msgspec
 from boathook.domain.errors import BoathookError, InvalidValue
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.values import name_fields
-from boathook.service.fields import check, parse_texts
+from boathook.service.field_values import parse_texts
+from boathook.service.fields import check
 from boathook_console.shared.context import RequestContext
 
 In = TypeVar("In", bound=msgspec.Struct)

@@ -19,7 +19,8 @@ from boathook.service.access.authorization import Permission
 from boathook.service.catalogue import events as actions
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.values import name_fields
-from boathook.service.fields import check, parse_texts
+from boathook.service.field_values import parse_texts
+from boathook.service.fields import check
 from boathook.service.operating import search
 from boathook.service.operating.event_query import UNHANDLED, EventQuery
 from boathook.service.operating.search import (

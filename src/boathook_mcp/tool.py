@@ -8,7 +8,9 @@ import msgspec
 from boathook.domain.errors import NotAllowed
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.service.access.authorization import Permission
-from boathook.service.fields import Input, json_schema, read_json, unknown_names
+from boathook.service.field_schemas import json_schema
+from boathook.service.field_values import read_json, unknown_names
+from boathook.service.fields import Input
 from boathook_mcp.outside import NOTICE
 from boathook_mcp.session import Session
 

@@ -85,10 +85,10 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "_rewrite_references": (OPENAPI + "_MAX_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
     },
     # As deep as our tables are.
-    "service/fields.py": {
-        "json": (API,),
-        **dict.fromkeys(("_unwrap", "problems", "problems_in", "_problems_of", "write_json"), (OURS,)),
-        **dict.fromkeys(("read_json", "_convert"), (API,)),
+    "service/fields.py": dict.fromkeys(("_unwrap", "problems", "problems_in", "_problems_of"), (OURS,)),
+    "service/field_values.py": {
+        **dict.fromkeys(("json", "read_json", "_convert"), (API,)),
+        "write_json": (OURS,),
     },
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
     "service/shown_settings.py": {"_flatten": (OURS,), "_without_secrets": (OURS,)},

@@ -30,7 +30,8 @@ from boathook.ingest.reply_waiter import inline_sources
 from boathook.service import catalogue
 from boathook.service.caller import HOST
 from boathook.service.catalogue import sources
-from boathook.service.fields import Field, Kind, fields_of, find_fault, problems_in, read_json, read_text
+from boathook.service.field_values import read_json, read_text
+from boathook.service.fields import Field, Kind, fields_of, find_fault, problems_in
 from boathook.service.receiving.source_fields import COMMON_FIELDS, parse_setting
 from boathook.service.receiving.sources import view_of
 from boathook.service.sending import applications, endpoints

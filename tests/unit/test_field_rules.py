@@ -12,25 +12,9 @@ import pytest
 
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
-from boathook.service.fields import (
-    Input,
-    Kind,
-    Problem,
-    Rule,
-    check,
-    check_values,
-    fields_by_name,
-    fields_of,
-    json_schema,
-    json_schemas,
-    parse_texts,
-    problems,
-    read_json,
-    read_text,
-    show_text,
-    unknown_names,
-    write_json,
-)
+from boathook.service.field_schemas import json_schema, json_schemas
+from boathook.service.field_values import parse_texts, read_json, read_text, show_text, unknown_names, write_json
+from boathook.service.fields import Input, Kind, Problem, Rule, check, check_values, fields_by_name, fields_of, problems
 
 EVENT = "evt_01h455vb4pex5vsknk084sn02q4"
 

@@ -26,13 +26,9 @@ from boathook.service.catalogue.wire import (
     PATH_FIELD,
     QUERY_METHODS,
 )
-from boathook.service.fields import (
-    Field,
-    json_schemas,
-    read_json,
-    read_text,
-    unknown_names,
-)
+from boathook.service.field_schemas import json_schemas
+from boathook.service.field_values import read_json, read_text, unknown_names
+from boathook.service.fields import Field
 
 _REFERENCE: Final = "#/components/schemas/"
 _MAX_IGNORED: Final = 20

@@ -9,7 +9,8 @@ A table of fields is a struct whose fields are annotated with a `Rule`::
         throttle_rate: Annotated[Rate | None, Rule(help="Maximum messages per second.", option="--rate")] = None
 
 Rules nest, and the outer one takes precedence. The functions that store a value call `check` or `check_values`, so that
-a limit holds at every interface; models, options, forms and documents are derived from `fields_of`.
+a limit holds at every interface; models, options, forms and documents are derived from `fields_of`. `field_values`
+reads and writes the values of a table, `field_schemas` describes it.
 """
 
 import json
@@ -17,7 +18,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum, StrEnum
 from functools import cache, reduce
 from operator import or_
@@ -31,7 +32,6 @@ from msgspec.structs import FieldInfo, asdict
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import InvalidValue
-from boathook.domain.windows import parse_time
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 Changed = TypeVar("Changed", bound="Change")
@@ -172,7 +172,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         type = get_args(self.type)[0] if self.is_list else self.type
         if get_origin(type) is Literal:
             return get_args(type)
-        return tuple(member.value for member in type) if _is_a(type, Enum) else self.rule.choices
+        return tuple(member.value for member in type) if is_a(type, Enum) else self.rule.choices
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -256,7 +256,7 @@ def _field(info: FieldInfo, annotation: Any) -> Field:
 def field_of(annotation: Any) -> Field:
     """Return a field for single values of an annotated type; it has no name."""
     type, rules, is_nullable = _unwrap(annotation)
-    is_list = _is_a(type, Sequence) and not _is_a(type, str)
+    is_list = is_a(type, Sequence) and not is_a(type, str)
     item, item_rules, _ = _unwrap(get_args(type)[0]) if is_list else (type, (), False)
     return Field(
         name="",
@@ -309,16 +309,17 @@ _KINDS: Final = {str: Kind.TEXT, int: Kind.INTEGER, float: Kind.NUMBER, bool: Ki
 
 
 def _kind(type: Any) -> Kind:
-    if _is_a(type, Enum) or get_origin(type) is Literal:
+    if is_a(type, Enum) or get_origin(type) is Literal:
         return Kind.CHOICE
-    if _is_a(type, Mapping) and get_args(type)[-1] is str:
+    if is_a(type, Mapping) and get_args(type)[-1] is str:
         return Kind.PAIRS
-    if type is Any or _is_a(type, (Mapping, msgspec.Struct)):
+    if type is Any or is_a(type, (Mapping, msgspec.Struct)):
         return Kind.OBJECT
     return _KINDS.get(type, Kind.OTHER)
 
 
-def _is_a(type: Any, base: type | tuple[type, ...]) -> bool:
+def is_a(type: Any, base: type | tuple[type, ...]) -> bool:
+    """Return whether an annotated type is a class, or a generic form of one, of a base."""
     bare = get_origin(type) or type
     return isinstance(bare, _TYPE) and issubclass(bare, base)
 
@@ -342,13 +343,13 @@ def problems_in(table: type[msgspec.Struct], values: Mapping[str, Any]) -> list[
 
 def check(value: Table) -> Table:
     """Return a table's values. Raises InvalidValue for all that is wrong."""
-    _raise(problems(value))
+    raise_for(problems(value))
     return value
 
 
 def check_values(table: type[msgspec.Struct], values: Mapping[str, Any]) -> None:
     """Check some values of a table, by their names in Python. Raises InvalidValue for all that is wrong."""
-    _raise(problems_in(table, values))
+    raise_for(problems_in(table, values))
 
 
 def check_value(annotation: Any, value: Value, *location: str | int) -> Value:
@@ -359,7 +360,8 @@ def check_value(annotation: Any, value: Value, *location: str | int) -> Value:
     return value
 
 
-def _raise(field_problems: Sequence[Problem]) -> None:
+def raise_for(field_problems: Sequence[Problem]) -> None:
+    """Raise InvalidValue for all of these problems; return if there is none."""
     if field_problems:
         first, *others = (InvalidValue(problem.text, *problem.where) for problem in field_problems)
         first.others = tuple(others)
@@ -395,7 +397,7 @@ def find_fault(field: Field, value: Any) -> str | None:
         if field.rule.check is not None:
             field.rule.check(value)
     except msgspec.ValidationError:
-        return _expected(field)
+        return expected(field)
     except ValueError as error:
         return str(error)
     return None
@@ -463,7 +465,7 @@ _WORDS: Final[Mapping[Kind, tuple[str, str]]] = {
 }
 
 
-def _expected(field: Field) -> str:
+def expected(field: Field) -> str:
     """Return what to write into a field whose value has another type."""
     if field.kind is Kind.CHOICE:
         return f"write {'some' if field.is_list else 'one'} of {', '.join(field.choices)}"
@@ -471,227 +473,3 @@ def _expected(field: Field) -> str:
         return f"write {field.rule.form}"
     single, several = _WORDS[field.kind]
     return f"write a list of {several}" if field.is_list else f"write {single}"
-
-
-def read_json(table: type[Table], document: Mapping[str, Any]) -> Table:
-    """Return the values in a JSON object, by their public names; unknown names are ignored.
-
-    Raises:
-        InvalidValue: for everything that is wrong.
-    """
-    return _make(table, *_read(table, document, _convert))
-
-
-def read_text(table: type[Table], texts: Mapping[str, str]) -> Table:
-    """Return the values in a query or a form, by their public names; an empty text is a value that is not given.
-
-    Lists are separated by commas or white space, pairs are one ``name = value`` a line, other objects are JSON.
-
-    Raises:
-        InvalidValue: for everything that is wrong.
-    """
-    return _make(table, *_read(table, {name: text for name, text in texts.items() if text.strip()}, _parse))
-
-
-def parse_texts(table: type[msgspec.Struct], texts: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the values of some fields in a form, by their names in Python, and those that are not of their type.
-
-    An empty text is the value of a field that is not set: its default.
-    """
-    empty = {field.name: field.default for field in fields_of(table) if not texts.get(field.public_name, "x").strip()}
-    values, type_problems = _read(table, {name: text for name, text in texts.items() if text.strip()}, _parse)
-    return empty | values, type_problems
-
-
-def unknown_names(table: type[msgspec.Struct], document: Mapping[str, Any]) -> list[str]:
-    """Return the names in a JSON object that no field of a table has."""
-    field_names = {name for field in fields_of(table) for name in (field.public_name, field.rule.former_name)}
-    return [name for name in document if name not in field_names]
-
-
-def _read(
-    table: type[msgspec.Struct], document: Mapping[str, Any], read: Callable[[Field, Any], Any]
-) -> tuple[dict[str, Any], list[Problem]]:
-    values: dict[str, Any] = {}
-    type_problems: list[Problem] = []
-    for field in fields_of(table):
-        name = field.public_name if field.public_name in document else field.rule.former_name
-        if name not in document:
-            continue
-        try:
-            values[field.name] = read(field, document[name])
-        except InvalidValue as error:
-            type_problems += [Problem((field.public_name, *each.where), str(each)) for each in (error, *error.others)]
-        except msgspec.ValidationError:
-            type_problems.append(Problem((field.public_name,), _expected(field)))
-        except (ValueError, RecursionError) as error:
-            type_problems.append(Problem((field.public_name,), str(error)))
-    return values, type_problems
-
-
-def _make(table: type[Table], values: Mapping[str, Any], type_problems: Sequence[Problem]) -> Table:
-    wrong = {problem.where[0] for problem in type_problems}
-    missing = [
-        Problem((field.public_name,), "it is required")
-        for field in fields_of(table)
-        if field.is_required and field.name not in values and field.public_name not in wrong
-    ]
-    problems = [*type_problems, *missing, *problems_in(table, values)]
-    order = {field.public_name: place for place, field in enumerate(fields_of(table))}
-    _raise(sorted(problems, key=lambda problem: order.get(str(problem.where[0]), -1)))
-    return check(table(**values))
-
-
-def _convert(field: Field, value: Any) -> Any:
-    if value is None:
-        return None if field.is_nullable or field.is_required else field.default
-    if _is_a(field.type, msgspec.Struct):
-        if not isinstance(value, Mapping):
-            raise ValueError(_expected(field))
-        return read_json(field.type, value)
-    if field.kind is Kind.TIME and isinstance(value, str) and not field.is_list:
-        return parse_time(value, datetime.now(UTC))
-    return msgspec.convert(value, field.type)
-
-
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off"})
-
-
-def _parse(field: Field, text: str) -> Any:
-    if field.is_list:
-        return [_parse_item(field, part) for part in text.replace(",", " ").split()]
-    return _parse_item(field, text.strip())
-
-
-def _parse_item(field: Field, text: str) -> Any:
-    match field.kind:
-        case Kind.FLAG:
-            if text.lower() not in _TRUE | _FALSE:
-                raise ValueError(_expected(field))
-            return text.lower() in _TRUE
-        case Kind.INTEGER | Kind.NUMBER:
-            return msgspec.convert(text, int if field.kind is Kind.INTEGER else float, strict=False)
-        case Kind.TIME:
-            return parse_time(text, datetime.now(UTC))
-        case Kind.CHOICE:
-            return msgspec.convert(text, get_args(field.type)[0] if field.is_list else field.type)
-        case Kind.PAIRS:
-            return dict(_pair(line) for line in text.splitlines() if line.strip())
-        case Kind.OBJECT:
-            return _convert(field, _decode(text))
-        case _:
-            return text
-
-
-def _pair(line: str) -> tuple[str, str]:
-    key, separator, value = line.partition("=")
-    if not separator or not key.strip():
-        raise ValueError("write one per line, such as name = value")
-    return key.strip(), value.strip()
-
-
-def _decode(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"invalid JSON: {error}") from None
-
-
-def show_text(field: Field, value: Any) -> str:
-    """Return a value as a form shows it, so that `parse_texts` reads the same value."""
-    if value is None or value == "":
-        return ""
-    if field.is_list:
-        return " ".join(str(item) for item in value)
-    match field.kind:
-        case Kind.INTEGER | Kind.NUMBER:
-            return str(int(value)) if float(value).is_integer() else str(value)
-        case Kind.PAIRS:
-            return "\n".join(f"{key} = {text}" for key, text in value.items())
-        case Kind.OBJECT:
-            return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        case Kind.FLAG:
-            return "yes" if value else ""
-        case _:
-            return str(value)
-
-
-def write_json(value: msgspec.Struct) -> dict[str, Any]:
-    """Return the values of a table as a JSON object, by their public names, without those that are their default."""
-    document = {}
-    for field in fields_of(type(value)):
-        item = getattr(value, field.name)
-        if field.is_required or item != field.default:
-            is_table = isinstance(item, msgspec.Struct)
-            document[field.public_name] = write_json(item) if is_table else msgspec.to_builtins(item)
-    return document
-
-
-def json_schema(table: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of the objects that `read_json` reads, complete in itself."""
-    components = json_schemas([table], "#/$defs/{name}")
-    schema = components.pop(table.__name__)
-    return {**schema, "$defs": components} if components else schema
-
-
-def json_schemas(tables: Sequence[type[msgspec.Struct]], ref_template: str) -> dict[str, Any]:
-    """Return the JSON Schemas of tables, and of what they contain, by name; *ref_template* is of their references."""
-    _, components = msgspec.json.schema_components(tables, ref_template=ref_template)
-    for table in _nested(tables):
-        schema = components[table.__name__]
-        by_name = {info.name: info.encode_name for info in structs.fields(table)}
-        fields = fields_of(table)
-        schema["properties"] = {
-            field.public_name: describe(schema["properties"][by_name[field.name]], field) for field in fields
-        }
-        schema["required"] = [field.public_name for field in fields if field.is_required]
-    return components
-
-
-def _nested(tables: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
-    """Yield tables, and those that their fields contain, once each."""
-    waiting, seen = list(tables), set()
-    while waiting:
-        table = waiting.pop()
-        if table in seen:
-            continue
-        seen.add(table)
-        yield table
-        types = [part for field in fields_of(table) for part in (field.type, *get_args(field.type))]
-        waiting += [type for type in types if _is_a(type, msgspec.Struct)]
-
-
-def describe(schema: Mapping[str, Any], field: Field) -> dict[str, Any]:
-    """Return the JSON Schema of a field's type with what its rule says."""
-    rule, described = field.rule, dict(schema)
-    if "$ref" in described and rule.help:
-        described["allOf"] = [{"$ref": described.pop("$ref")}]
-    branch = next((part for part in described.get("anyOf", ()) if part.get("type") != "null"), described)
-    branch |= keywords_of(rule, "Items" if field.is_list else "Length")
-    if field.is_list:
-        branch["items"] = {**branch.get("items", {}), **keywords_of(field.item_rule)}
-    if field.description:
-        described["description"] = field.description
-    if rule.example is not None:
-        described["examples"] = [rule.example, *rule.more_examples]
-    if rule.is_deprecated:
-        described["deprecated"] = True
-    return described
-
-
-def keywords_of(rule: Rule, size: str = "Length") -> dict[str, Any]:
-    """Return the keywords of JSON Schema for a rule; *size* is ``Length``, or ``Items`` for a list."""
-    keywords = {
-        "minimum": rule.minimum,
-        "maximum": rule.maximum,
-        f"min{size}": rule.min_length,
-        f"max{size}": rule.max_length,
-        "pattern": f"^{rule.pattern}$" if rule.pattern else None,
-        "enum": list(rule.choices) or None,
-    }
-    return {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in keywords.items()
-        if value is not None
-    }

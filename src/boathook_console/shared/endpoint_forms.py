@@ -16,7 +16,8 @@ from starlette.datastructures import FormData
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
 from boathook.domain.messages import PUBLIC_NAMES
 from boathook.domain.policy import RETRY_PRESETS
-from boathook.service.fields import Field, fields_of, parse_texts, show_text
+from boathook.service.field_values import parse_texts, show_text
+from boathook.service.fields import Field, fields_of
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Endpoint
 from boathook.service.sending.event_types import EventType

@@ -31,7 +31,8 @@ from boathook.service.caller import TrustedCaller
 from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
 from boathook.service.catalogue.selection import Skipped
 from boathook.service.catalogue.values import Result
-from boathook.service.fields import Input, Problem, Rule, read_json, write_json
+from boathook.service.field_values import read_json, write_json
+from boathook.service.fields import Input, Problem, Rule
 from boathook.service.operating import tasks
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 

@@ -16,7 +16,8 @@ from boathook.config.sources import FIELDS, Shown
 from boathook.domain.errors import InvalidValue
 from boathook.providers.recipe import Recipe
 from boathook.providers.recipe import Setting as RecipeSetting
-from boathook.service.fields import Field, Kind, Rule, field_of, show_text
+from boathook.service.field_values import show_text
+from boathook.service.fields import Field, Kind, Rule, field_of
 from boathook.service.shown_settings import HIDDEN
 
 

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, AliasChoices, BaseModel
 from pydantic import Field as ModelField
 from pydantic.fields import FieldInfo
 
-from boathook.service.fields import Field, Kind, field_of, fields_of, find_fault, keywords_of
+from boathook.service.field_schemas import keywords_of
+from boathook.service.fields import Field, Kind, field_of, fields_of, find_fault
 from boathook.service.schemas.fields import null_as
 
 Model = TypeVar("Model", bound=BaseModel)
