@@ -35,45 +35,45 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 
 _APP: Final = ("-m", "not soak")
 """Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
-_NUMBERS: Final = ("tests/postgres/test_numbers_agree.py",)
-_CATALOGUE: Final = ("tests/postgres/test_catalogue.py",)
-_EVENT_OPERATIONS: Final = ("tests/postgres/test_event_operations.py",)
-_TENANTS: Final = ("tests/postgres/test_catalogue_tenants.py",)
+_NUMBERS: Final = ("tests/postgres/catalogue/test_numbers_agree.py",)
+_CATALOGUE: Final = ("tests/postgres/catalogue/test_catalogue.py",)
+_EVENT_OPERATIONS: Final = ("tests/postgres/operating/test_event_operations.py",)
+_TENANTS: Final = ("tests/postgres/catalogue/test_catalogue_tenants.py",)
 _BATCH: Final = ("tests/unit/test_batch.py",)
-_BUFFER: Final = ("tests/postgres/test_buffer.py",)
+_BUFFER: Final = ("tests/postgres/rabbitmq/test_buffer.py",)
 _MQ: Final = "boathook_rabbitmq"
-_MCP: Final = ("tests/postgres/test_mcp.py",)
+_MCP: Final = ("tests/postgres/mcp/test_mcp.py",)
 _RETRY_ON: Final = ("tests/unit/test_retry_on.py",)
 _DUE_TIMES: Final = ("tests/simulation/test_due_times.py",)
-_DUE_PUBLISHERS: Final = ("tests/postgres/test_due_publishers.py",)
+_DUE_PUBLISHERS: Final = ("tests/postgres/rabbitmq/test_due_publishers.py",)
 _CELLS: Final = ("tests/unit/test_cells.py",)
-_SOURCE_MOVES: Final = ("tests/postgres/test_cells.py",)
-_MOVES: Final = ("tests/postgres/test_cell_applications.py",)
-_PASSING: Final = ("tests/postgres/test_cells_app.py",)
+_SOURCE_MOVES: Final = ("tests/postgres/cells/test_cells.py",)
+_MOVES: Final = ("tests/postgres/cells/test_cell_applications.py",)
+_PASSING: Final = ("tests/postgres/cells/test_cells_app.py",)
 _SPOOL: Final = ("tests/unit/test_spool.py", "tests/unit/test_spool_survey.py", "tests/security/test_spool.py")
 _OIDC: Final = ("tests/unit/test_oidc.py",)
 _USER_TOKENS: Final = ("tests/unit/test_user_tokens.py",)
-_MOUNT_ACCESS: Final = ("tests/postgres/test_mount_access.py",)
-_OPERATOR_TOKENS: Final = ("tests/postgres/test_operator_tokens.py",)
+_MOUNT_ACCESS: Final = ("tests/postgres/server/test_mount_access.py",)
+_OPERATOR_TOKENS: Final = ("tests/postgres/access/test_operator_tokens.py",)
 _REMOTE: Final = ("tests/unit/test_remote_server.py",)
-_OPERATORS: Final = ("tests/postgres/test_operators.py",)
+_OPERATORS: Final = ("tests/postgres/access/test_operators.py",)
 _CONSOLE: Final = ("tests/security/test_console.py",)
-_CALLS: Final = ("tests/postgres/test_api_calls.py",)
-_APPLICATIONS: Final = ("tests/postgres/test_api_applications.py",)
-_PUBLISH: Final = ("tests/postgres/test_publish.py",)
+_CALLS: Final = ("tests/postgres/api/test_api_calls.py",)
+_APPLICATIONS: Final = ("tests/postgres/api/test_api_applications.py",)
+_PUBLISH: Final = ("tests/postgres/sending/test_publish.py",)
 _GROUP_COMMIT: Final = ("tests/unit/test_group_commit.py",)
-_MESSAGE_RULES: Final = ("tests/postgres/test_message_rules.py",)
-_OUTBOX: Final = ("tests/postgres/test_outbox.py",)
-_BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
+_MESSAGE_RULES: Final = ("tests/postgres/sending/test_message_rules.py",)
+_OUTBOX: Final = ("tests/postgres/sending/test_outbox.py",)
+_BUFFERED: Final = ("tests/postgres/sending/test_buffered_publishing.py",)
 _ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
 _LATE: Final = (*_BUFFERED, "-k", "equal_ids or draining_again or lost_response or late")
 _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "waits_for_the_standby")
 _IMPORT: Final = ("tests/apps/test_table_import.py", *_APP)
 _VIEWS: Final = ("tests/apps/test_compatibility_views.py", *_APP)
-_APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
-_WAIT_FOR: Final = ("tests/postgres/test_wait_for.py",)
-_CHAINS: Final = ("tests/postgres/test_event_chains.py",)
-_APP_METRICS: Final = ("tests/postgres/test_app_metrics.py",)
+_APP_ALERTS: Final = ("tests/postgres/operating/test_app_alerts.py",)
+_WAIT_FOR: Final = ("tests/postgres/handlers/test_wait_for.py",)
+_CHAINS: Final = ("tests/postgres/handlers/test_event_chains.py",)
+_APP_METRICS: Final = ("tests/postgres/operating/test_app_metrics.py",)
 _CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified", *_APP)
 _YOOKASSA: Final = ("tests/apps/billing/test_yookassa.py", "-k", "confirm or older", *_APP)
 _DUNNING: Final = ("tests/apps/billing/test_dunning.py", "-k", "steps_are or canceled_subscription_ends", *_APP)
@@ -296,13 +296,13 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "delivery/endpoint_recorder.py",
             "if health.has_opened and health.open_until is not None:",
             "if health.open_until is not None:",
-            ("tests/postgres/test_sender.py", "-k", "one_probe_across_senders"),
+            ("tests/postgres/delivery/test_sender.py", "-k", "one_probe_across_senders"),
         ),
         ChosenMutant(
             "alerts/evaluator.py",
             "alert_store.count_causes(connection, opened,",
             "alert_store.count_causes(connection, (),",
-            ("tests/postgres/test_alerts.py", "-k", "other_causes"),
+            ("tests/postgres/operating/test_alerts.py", "-k", "other_causes"),
         ),
     ),
     "broker": (
@@ -387,7 +387,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "boathook_redis/leases.py",
             "        call.cancel()\n        self._drop()\n",
             "        call.cancel()\n",
-            ("tests/postgres/test_rate_leases.py", "-k", "redis or hang"),
+            ("tests/postgres/redis/test_rate_leases.py", "-k", "redis or hang"),
             lives="the library itself closes a connection whose call is cancelled",
         ),
     ),
@@ -716,7 +716,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "db/resends.py",
             "number = await _count_revivable(connection, recipient, event_ids, died_by, has_canceled=False)",
             "number = await _count_revivable(connection, recipient, event_ids, died_by, has_canceled=True)",
-            ("tests/postgres/test_tasks.py",),
+            ("tests/postgres/delivery/test_tasks.py",),
         ),
         ChosenMutant("handlers/operational.py", "await notify_due(connection, due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant("delivery/handler_executor.py", "self._notifier.notify(due)", "pass", _DUE_PUBLISHERS),
@@ -839,7 +839,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "api/publish.py",
             "self._is_open = not app_context.settings.outbound.validate_payloads",
             "self._is_open = True",
-            ("tests/postgres/test_api_messages.py", "-k", "schemas"),
+            ("tests/postgres/api/test_api_messages.py", "-k", "schemas"),
         ),
     ),
     "mounts": (
@@ -863,7 +863,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "service/access/authorization.py",
             " or self.mount is not None\n",
             "\n",
-            ("tests/postgres/test_permissions.py",),
+            ("tests/postgres/access/test_permissions.py",),
         ),
         ChosenMutant("server/mount_access.py", "principal.mount not in {None, self._path} or ", "", _MOUNT_ACCESS),
         ChosenMutant(

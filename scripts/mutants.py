@@ -57,7 +57,7 @@ class Target:
 TARGETS: Final = {
     "spool": Target(("spool/*.py",), ("tests/unit/test_spool.py", "tests/unit/test_spool_survey.py")),
     "database": Target(
-        ("db/database.py",), ("tests/postgres/test_outages.py", "tests/postgres/test_connection_errors.py")
+        ("db/database.py",), ("tests/postgres/delivery/test_outages.py", "tests/postgres/db/test_connection_errors.py")
     ),
     "verification": Target(
         ("verification/*.py",),
@@ -67,7 +67,7 @@ TARGETS: Final = {
             "tests/unit/test_times.py", "tests/unit/test_providers.py",
         ),
     ),
-    "permissions": Target(("service/access/authorization.py",), ("tests/postgres/test_permissions.py",)),
+    "permissions": Target(("service/access/authorization.py",), ("tests/postgres/access/test_permissions.py",)),
 }  # fmt: skip
 
 

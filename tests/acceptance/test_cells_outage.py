@@ -62,7 +62,7 @@ async def relay(event: Event, tx: Transaction) -> None:
 """
 
 
-@pytest.mark.extended("starts two cells; tests/postgres/test_cells_app.py stays")
+@pytest.mark.extended("starts two cells; tests/postgres/cells/test_cells_app.py stays")
 def test_a_message_published_for_a_down_cell_arrives_there_once(tmp_path: Path, databases: Pool) -> None:
     receiver = Receiver()
     inbox = receiver.mailbox()

@@ -20,8 +20,8 @@ from boathook.domain import ids
 from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
 from tests.endpoint_factory import add_application, add_endpoint
-from tests.postgres.test_integrity import Store, filled
-from tests.postgres.test_operations import mark_dead, quarantine
+from tests.postgres.db.test_integrity import Store, filled
+from tests.postgres.operating.test_operations import mark_dead, quarantine
 from tests.support import sampled
 
 SETTINGS = """

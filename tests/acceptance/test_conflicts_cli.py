@@ -5,7 +5,7 @@ import pytest
 from boathook.db.database import Database
 from tests.acceptance.test_cli import Cli
 from tests.acceptance.test_cli import cli as cli  # noqa: PLC0414 - a fixture
-from tests.postgres.test_integrity import Store, new_event
+from tests.postgres.db.test_integrity import Store, new_event
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from boathook.db.route_registry import read_router
 from boathook.domain import ids
 from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.test_listen import Listening, Local
-from tests.postgres.test_listening import made
+from tests.postgres.api.test_listening import made
 from tests.support import until
 
 

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.raw_http import boathook_on_new_database, send_request, write_config
 from tests.commands import boathook_command
-from tests.postgres.mcp_client import ToolFailed, Tools, open_tools
+from tests.postgres.mcp.mcp_client import ToolFailed, Tools, open_tools
 from tests.support import until
 
 SETTINGS = """

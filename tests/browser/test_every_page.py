@@ -85,7 +85,7 @@ _PARTS = (
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
     "/console/events/replay",  # once a filter is set: tests/browser/test_events.py
-    "/console/apps",  # where apps have metrics: tests/postgres/test_app_metrics.py
+    "/console/apps",  # where apps have metrics: tests/postgres/operating/test_app_metrics.py
     "/console/apps/*",  # the same
     "/console/alerts/history",  # once one has recovered: tests/browser/test_alerts.py
     "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead_letters.py

@@ -57,9 +57,9 @@ EXCUSED = {
     "docs/how-to/optional-packages.md:python:3": "imports the page's package: tests/guards/test_package_page.py uses it",
     "docs/how-to/optional-packages.md:python:4": "the same, as tests/guards/test_package_page.py does",
     "docs/how-to/optional-packages.md:python:5": "the same, as tests/guards/test_package_page.py does",
-    "docs/how-to/pages.md:sql:1": "tests/postgres/test_page_kit.py applies it",
-    "docs/how-to/pages.md:python:1": "a whole app with files beside it: tests/postgres/test_page_kit.py runs it",
-    "docs/how-to/pages.md:html:1": "its template: tests/postgres/test_page_kit.py shows it",
+    "docs/how-to/pages.md:sql:1": "tests/postgres/pages/test_page_kit.py applies it",
+    "docs/how-to/pages.md:python:1": "a whole app with files beside it: tests/postgres/pages/test_page_kit.py runs it",
+    "docs/how-to/pages.md:html:1": "its template: tests/postgres/pages/test_page_kit.py shows it",
     "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",
 }
 """Blocks that are not run here, each with the reason, and with the test that does it elsewhere."""

@@ -34,7 +34,7 @@ from boathook.server.mounts import Lifespan
 from boathook.service.app_platform import open_platform
 from boathook.verification.verifier import compile_body_schema
 from tests.postgres.api_client import make_context, make_token
-from tests.postgres.test_mounts import MountClient
+from tests.postgres.server.test_mounts import MountClient
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
 from tests.unit.test_mount_calls import Client

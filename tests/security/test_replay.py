@@ -18,7 +18,7 @@ from boathook.domain.verification import Request, Verified
 from boathook.ingest.event_builder import EventBuilder
 from boathook.service.receiving.reverification import reverify
 from boathook.verification.verifier import Verifier
-from tests.postgres.test_events import conflicts, count
+from tests.postgres.db.test_events import conflicts, count
 from tests.providers.source_factory import NOW
 from tests.security.test_verification import REWRITES, SAFE, SOURCES_BY_LABEL, cloudpayments, genuine
 

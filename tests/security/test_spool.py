@@ -35,8 +35,8 @@ from boathook.spool.disk import Disk
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
-from tests.postgres.test_events import count
-from tests.postgres.test_events import event as stored_event
+from tests.postgres.db.test_events import count
+from tests.postgres.db.test_events import event as stored_event
 from tests.support import LOCK_WAITED_FOR, eventually
 from tests.unit.test_intake import event
 from tests.unit.test_intake_modes import FakeStore, back

@@ -196,10 +196,10 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     # Worker
     "worker: redirect not followed": (f"{DELIVERY}::TestResults::test_a_redirect_is_not_followed",),
     "worker: disabled after repeated failure past the grace time": (
-        "tests/postgres/test_sender.py::test_nothing_but_failures_for_days_disable_an_endpoint",
+        "tests/postgres/delivery/test_sender.py::test_nothing_but_failures_for_days_disable_an_endpoint",
     ),
     "worker: not disabled if the failures are further apart, nor after a success between": (
-        "tests/postgres/test_sender.py::test_failures_far_apart_begin_a_new_count",
+        "tests/postgres/delivery/test_sender.py::test_failures_far_apart_begin_a_new_count",
     ),
     "worker: deleted application or endpoint gets nothing": (
         f"{DELIVERY}::TestRouting::test_disabled_and_deleted_endpoints_get_nothing",
@@ -216,13 +216,13 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Store
     "store: prune deletes old and keeps new": (
-        "tests/postgres/test_maintenance.py::test_an_old_week_is_dropped_and_counted",
-        "tests/postgres/test_maintenance.py::test_a_week_is_kept_until_its_last_day_is_old_enough",
+        "tests/postgres/db/test_maintenance.py::test_an_old_week_is_dropped_and_counted",
+        "tests/postgres/db/test_maintenance.py::test_a_week_is_kept_until_its_last_day_is_old_enough",
     ),
     "store: migrations apply once, run concurrently, stop on failure": (
-        "tests/postgres/test_schema.py::test_migrating_again_changes_nothing",
-        "tests/postgres/test_schema.py::test_processes_that_start_together_migrate_once",
-        "tests/postgres/test_schema.py::test_a_refused_migration_changes_nothing_and_is_named",
+        "tests/postgres/db/test_schema.py::test_migrating_again_changes_nothing",
+        "tests/postgres/db/test_schema.py::test_processes_that_start_together_migrate_once",
+        "tests/postgres/db/test_schema.py::test_a_refused_migration_changes_nothing_and_is_named",
     ),
     # Not tested there
     "beyond: crash between commit and enqueue": (
@@ -237,7 +237,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{DELIVERY}::TestRates::test_an_endpoint_is_sent_no_more_in_a_second_than_its_rate",
         f"{DELIVERY}::TestRates::test_without_a_rate_messages_arrive_faster",
     ),
-    "beyond: concurrency limits": ("tests/postgres/test_sender.py::test_concurrency_holds_over_two_senders",),
+    "beyond: concurrency limits": ("tests/postgres/delivery/test_sender.py::test_concurrency_holds_over_two_senders",),
     "beyond: body size and time limits of receivers": (
         "tests/unit/test_sender.py::test_a_huge_body_is_cut_off_and_the_status_counts",
         "tests/unit/test_sender.py::test_a_slow_body_is_cut_off_and_the_status_counts",
@@ -274,7 +274,7 @@ ON_PURPOSE: Final[dict[str, tuple[str, ...]]] = {
 }
 
 NOT_HERE: Final[dict[str, str]] = {
-    "loss of Redis": "there is none; what PostgreSQL's loss does is tested in tests/postgres/test_outages.py",
+    "loss of Redis": "there is none; what PostgreSQL's loss does is tested in tests/postgres/delivery/test_outages.py",
     "store: wipe one organization": "there is no such command; applications are deleted one by one, and only by their own",
     "store: migrations revert": "migrations only go forward; one that fails changes nothing",
     "secrets written before encryption, legacy unmarked keys": "secrets were encrypted from the first release on",

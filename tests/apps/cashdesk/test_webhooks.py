@@ -407,7 +407,7 @@ async def lookups(do: Callable[[], Awaitable[None]]) -> int:
     return seen.count("boathook.routes_for")
 
 
-@pytest.mark.extended("waits for the breaker; tests/postgres/test_sender.py stays")
+@pytest.mark.extended("waits for the breaker; tests/postgres/delivery/test_sender.py stays")
 async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
     """A shop that is down gets few of 200 requests, and another shop gets all of its own."""
     async with receiving(lambda path, _number: 503 if path == "/down" else 204) as receiver:

@@ -40,7 +40,7 @@ def car_of(server: FleetServer, dead_letter: dict) -> str:
     return json.loads(shown["event"]["body"])["id"]
 
 
-@pytest.mark.extended("waits for many retries of an app; tests/postgres/test_dead_groups.py stays")
+@pytest.mark.extended("waits for many retries of an app; tests/postgres/operating/test_dead_groups.py stays")
 def test_dead_letters_are_listed_with_their_reason_and_plan(server: FleetServer):
     dead_letters = dead(server)
     assert {dead_letter["recipient"] for dead_letter in dead_letters} == {"handler:fleet.apply"}
