@@ -51,7 +51,7 @@ from boathook.config import Settings, load
 from boathook.db import route_registry
 from boathook.db.database import Database
 from boathook.delivery.handler_executor import run_worker
-from boathook.delivery.http_executor import run_sender
+from boathook.delivery.sender import run_sender
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
 from boathook.observability import log

@@ -19,7 +19,7 @@ from boathook.db.secret_box import SecretBox
 from boathook.delivery.destination import Executor
 from boathook.delivery.dispatcher import Dispatcher
 from boathook.delivery.endpoint_queues import EndpointAttempt
-from boathook.delivery.http_executor import make_sender
+from boathook.delivery.sender import make_sender
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
 from boathook.domain.due import ANY_DUE, due_recipients

@@ -24,7 +24,8 @@ ROLES = {
     "boathook.server.child, boathook.delivery.handler_executor, boathook.service.app_platform": USUAL
     | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.delivery.keeper, boathook.server.loading": USUAL | {"cryptography"},
-    "boathook.server.child, boathook.delivery.http_executor": USUAL | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.delivery.sender, boathook.delivery.http_executor": USUAL
+    | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.server.gateway": USUAL | {"cryptography", "pycurl", "uvicorn", RECIPES},
     "boathook.cli": {"typer"},
     "boathook.cli, boathook.server.supervisor": USUAL | {"cryptography", "typer", RECIPES},

@@ -39,6 +39,7 @@ _CODE = (
     "boathook.delivery.handler_executor",
     "boathook.delivery.keeper",
     "boathook.delivery.http_executor",
+    "boathook.delivery.sender",
     "boathook.handlers.runner",
     "boathook.ingest.event_builder",
     "boathook.ingest.event_writer",

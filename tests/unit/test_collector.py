@@ -16,7 +16,7 @@ from pathlib import Path
 
 role, folder, mutant = sys.argv[1:]
 gc.disable()
-import boathook.delivery.keeper, boathook.delivery.http_executor, boathook.delivery.handler_executor
+import boathook.delivery.keeper, boathook.delivery.sender, boathook.delivery.handler_executor
 from boathook import config
 from boathook.server import child, child_config, gateway
 from boathook.server.child_config import ProcessContext, ChildConfig
@@ -40,7 +40,7 @@ class Idle:
     async def __aenter__(self): pass
     async def __aexit__(self, *_): pass
 
-boathook.delivery.handler_executor.run_worker = boathook.delivery.http_executor.run_sender = boathook.delivery.keeper.run_keeper = tell
+boathook.delivery.handler_executor.run_worker = boathook.delivery.sender.run_sender = boathook.delivery.keeper.run_keeper = tell
 gateway.IngestRuntime = gateway.Listener = Idle
 
 async def play():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from boathook.config import load
-from boathook.delivery import handler_executor, http_executor
+from boathook.delivery import handler_executor, sender
 from boathook.server import interfaces
 from boathook.service.database import connections_by_role
 from boathook.service.operating.doctor import CheckStatus
@@ -34,6 +34,6 @@ def test_connections_are_counted_by_role(roles: list[str], needed: int):
 def test_the_counts_are_the_sizes_of_the_pools():
     settings = load(None, {"database.worker_connections": 7, "server.workers": 1, "server.gateways": 1})
     needs = connections_by_role(settings)
-    assert needs["sender"].most == http_executor.CONNECTIONS + 1
+    assert needs["sender"].most == sender.CONNECTIONS + 1
     assert needs["console"].most == interfaces.CONNECTIONS + 1
     assert needs["worker"].most == 2 * (7 + handler_executor.OWN_CONNECTIONS + 1)

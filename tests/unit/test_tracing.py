@@ -140,7 +140,7 @@ def test_switched_off_it_changes_nothing_and_imports_nothing():
     headers = {"a": "b"}
     assert kernel.add_headers(headers) is headers
     code = (
-        "import sys, boathook.server.child, boathook.server.gateway, boathook.delivery.handler_executor, boathook.delivery.http_executor;"
+        "import sys, boathook.server.child, boathook.server.gateway, boathook.delivery.handler_executor, boathook.delivery.sender, boathook.delivery.http_executor;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

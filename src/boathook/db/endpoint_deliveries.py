@@ -22,7 +22,7 @@ from boathook.db.ordering import unblock
 from boathook.db.secret_box import SecretBox
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.endpoints import recipient_of
+from boathook.domain.endpoints import DEFAULT_DESTINATION, recipient_of
 from boathook.domain.errors import SecretUnreadable
 from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
 
@@ -104,6 +104,8 @@ class EndpointConfig:
 
     revision: int
     url: str
+    destination: str = DEFAULT_DESTINATION
+    """The kind of its destination."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """The current secret first, then old ones that still sign."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -23,18 +23,18 @@ from boathook.db.endpoint_deliveries import (
     ClaimedEndpointDelivery,
     DueEndpoint,
     EndpointClaimLimit,
+    EndpointConfig,
     EndpointDeliveryStore,
     FinishedEndpointDelivery,
 )
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.destination import Attempt
 from boathook.delivery.dispatcher import PACE_S, DatabaseClock
-from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
+from boathook.delivery.prepared_endpoint import PreparedEndpoint
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
 from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded
-from boathook.http_client.messages import RequestResult
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 
@@ -96,8 +96,8 @@ class EndpointAttempt(Attempt):
         self.response: bytes | None = None
         self.ended_ns: int | None = None
         """When the response arrived, by this host's clock."""
-        self.answer: asyncio.Future[RequestResult] | None = None
-        """The future that the HTTP executor awaits; `overdue_at` is its deadline."""
+        self.answer: asyncio.Future[Any] | None = None
+        """The future that its executor awaits; `overdue_at` is its deadline."""
         self.overdue_at = math.inf
         self.finished: FinishedEndpointDelivery | None = None
 
@@ -235,20 +235,21 @@ class EndpointQueues:
     """The queues of all endpoints in one sender."""
 
     def __init__(
-        self, settings: Settings, *, store: EndpointDeliveryStore, secret_box: SecretBox, clock: DatabaseClock
-    ) -> None:
+        self, settings: Settings, *, store: EndpointDeliveryStore, secret_box: SecretBox, clock: DatabaseClock,
+        prepare: Callable[[EndpointConfig], PreparedEndpoint],
+    ) -> None:  # fmt: skip
         outbound = settings.outbound
         self._places = outbound.concurrency
         """Maximum number of concurrent requests."""
         self._limit = outbound.endpoint_concurrency
         """Maximum number of concurrent requests to one endpoint, unless the endpoint sets its own limit."""
         self._timeout_s = outbound.timeout_s
-        self._retry_policy = settings.retry_defaults().endpoints
         self._lease_s = settings.worker.lease_s
         self._poll_s = settings.worker.poll_interval_s
         self._store = store
         self._secret_box = secret_box
         self._clock = clock
+        self._prepare_endpoint = prepare
         self._queues: dict[str, EndpointQueue] = {}
         """By recipient."""
         self._claimable: dict[UUID, EndpointQueue] = {}
@@ -532,7 +533,7 @@ class EndpointQueues:
         for key, queue in list(self._unprepared.items()):
             del self._unprepared[key]
             if key in configs:
-                queue.endpoint = prepare_endpoint(configs[key], policy=self._retry_policy, timeout_s=self._timeout_s)
+                queue.endpoint = self._prepare_endpoint(configs[key])
             else:
                 self._remove(queue)
 

@@ -23,7 +23,7 @@ from boathook.db.endpoint_deliveries import (
 from boathook.db.endpoints import DisabledEndpoint
 from boathook.delivery.destination import Recorder
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueue
-from boathook.delivery.http_attempt import CONTENT_GONE, GONE, UNREADABLE
+from boathook.delivery.prepared_endpoint import CONTENT_GONE, GONE, UNREADABLE
 from boathook.domain import ids
 from boathook.domain.endpoints import FAILING_AT
 from boathook.domain.errors import DatabaseError

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -15,20 +14,16 @@ import msgspec
 
 from boathook.config.tables import OutboundSettings
 from boathook.db.endpoint_deliveries import EndpointConfig
+from boathook.delivery.destination import Executor
+from boathook.delivery.prepared_endpoint import GONE, PreparedEndpoint
 from boathook.delivery.signer import Signer, SymmetricSigner, read_signer
 from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
 from boathook.http_client.retry_after import read_retry_after
 
-GONE: Final = "GONE"
-"""Failure code after which the endpoint is disabled."""
 ABORTED: Final = "ABORTED"
 """Failure code after which the message is not retried."""
-CONTENT_GONE: Final = "CONTENT_GONE"
-"""Failure code of an attempt for which nothing was sent, because the message's content was deleted."""
-UNREADABLE: Final = "SECRET_UNREADABLE"
-"""Failure code of an attempt for which a stored secret could not be used."""
 _CONTROL: Final = "webhook-delivery"
 _MIN_LENGTH: Final = 4
 """A shorter text is not treated as a secret; redacting it would garble responses."""
@@ -63,51 +58,32 @@ class RequestTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedEndpoint:
-    """An endpoint that is ready to be sent to, or the reason why it is not."""
+class HttpEndpoint(PreparedEndpoint):
+    """An endpoint that receives HTTP requests."""
 
-    revision: int
-    url: str
-    policy: RetryPolicy
-    timeout_s: float
-    target: RequestTarget | None = None
-    secrets: tuple[bytes, ...] = field(default=(), repr=False)
-    """Texts to redact from responses."""
+    target: RequestTarget
     oauth: dict[str, str] | None = field(default=None, repr=False)
     """OAuth client settings for obtaining a token, by the names of the endpoint's settings."""
-    good_until: datetime | None = None
-    fault: Failure | None = None
 
-    def is_current(self, revision: int) -> bool:
-        """Return whether it has at least this revision of the endpoint, and none of its secrets has expired."""
-        if self.revision < revision:
-            return False
-        return self.good_until is None or datetime.now(UTC) < self.good_until
-
-    def with_token(self, token: str) -> "PreparedEndpoint":
+    def with_token(self, token: str) -> "HttpEndpoint":
         """Return a copy with an OAuth token."""
-        assert self.target is not None
         target = replace(self.target, bearer=token)
         return replace(self, target=target, secrets=collect_secrets(target))
 
 
-def prepare_endpoint(config: EndpointConfig, *, policy: RetryPolicy, timeout_s: float) -> PreparedEndpoint:
-    """Prepare an endpoint for sending; *policy* and *timeout_s* are the defaults for endpoints without their own."""
-    retry_policy, limit_s = config.policy or policy, config.timeout_s or timeout_s
-    try:
-        if config.fault or not config.secrets:
-            raise ValueError(config.fault or "the endpoint has no secret")
-        target = _to_target(config, limit_s)
-    except (ValueError, KeyError) as error:
-        fault = Failure(code=UNREADABLE, error=f"nothing was sent: {error}")
-        return PreparedEndpoint(
-            revision=config.revision, url=config.url, policy=retry_policy, timeout_s=limit_s, fault=fault
-        )
-    return PreparedEndpoint(
+def prepare_endpoint(
+    config: EndpointConfig, executor: Executor[Any], policy: RetryPolicy, timeout_s: float
+) -> HttpEndpoint:
+    """Prepare an endpoint for requests. Raises ValueError if it has no secret, or one that cannot be used."""
+    if not config.secrets:
+        raise ValueError("the endpoint has no secret")
+    target = _to_target(config, timeout_s)
+    return HttpEndpoint(
         revision=config.revision,
         url=config.url,
-        policy=retry_policy,
-        timeout_s=limit_s,
+        policy=policy,
+        timeout_s=timeout_s,
+        executor=executor,
         target=target,
         secrets=collect_secrets(target),
         oauth=config.auth.get("oauth2"),

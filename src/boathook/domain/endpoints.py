@@ -30,6 +30,10 @@ FAILING_AT: Final = 4
 """Number of the failed attempt after which ``message.attempt.failing`` is sent; a later success is a recovery."""
 
 
+DEFAULT_DESTINATION: Final = "http"
+"""The kind of the destinations of endpoints that name none."""
+
+
 def recipient_of(endpoint: str) -> str:
     """Return the recipient of deliveries to the endpoint with this id."""
     return RECIPIENT + endpoint

@@ -154,7 +154,7 @@ async def _run_keeper_role(context: ProcessContext) -> None:
 
 
 async def _run_sender_role(context: ProcessContext) -> None:
-    from boathook.delivery.http_executor import run_sender
+    from boathook.delivery.sender import run_sender
 
     context.ready()
     finish_startup()

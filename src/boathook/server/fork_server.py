@@ -27,7 +27,7 @@ _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
     # The API and the pages are imported by their first requests; see `boathook.server.interfaces`.
     "console": ("boathook.service.buffered_publisher",),
-    "worker": ("boathook.delivery.handler_executor", "boathook.delivery.http_executor"),
+    "worker": ("boathook.delivery.handler_executor", "boathook.delivery.sender", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }
 """Modules that the children of each role in `server.roles` need. Only children import user code."""

@@ -18,8 +18,8 @@ import msgspec
 from boathook.config import Settings
 from boathook.db.due_notifier import DueNotifier, NotifyDue
 from boathook.delivery.handler_executor import run_worker
-from boathook.delivery.http_executor import run_sender
 from boathook.delivery.keeper import run_keeper
+from boathook.delivery.sender import run_sender
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks

@@ -19,7 +19,7 @@ from boathook.config import Settings, load
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.secret_box import SecretBox
-from boathook.delivery import http_executor as senders
+from boathook.delivery import sender as senders
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.errors import DatabaseError
