@@ -5,7 +5,6 @@ from typing import Final
 
 from boathook.config import Settings
 from boathook.config.packages import PackageTable
-from boathook.service.access.portal_sessions import PATH
 
 
 class PortalTable(PackageTable):
@@ -16,6 +15,9 @@ class PortalTable(PackageTable):
     @property
     def site_path(self) -> str:
         """The path of the portal; empty if it is off."""
+        # Imported only here, as every command reads the settings.
+        from boathook.service.access.portal_sessions import PATH
+
         return PATH if self.enabled else ""
 
 

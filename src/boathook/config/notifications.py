@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boathook.config.channels import Channel, Severity
 from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Table
-from boathook.domain.alerts import show_number, show_period
 
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
 Rows = Literal[
@@ -145,6 +144,9 @@ class RuleSettings(Table):
 
     def figures(self, value: float) -> dict[str, str]:
         """Return the texts of the figures in the summary."""
+        # Imported only here, as every command reads the settings.
+        from boathook.domain.alerts import show_period
+
         limit = self.above if self.above is not None else self.below
         return {
             "value": self._show(value),
@@ -153,6 +155,8 @@ class RuleSettings(Table):
         }
 
     def _show(self, value: float) -> str:
+        from boathook.domain.alerts import show_number
+
         match self.measure:
             case "share":
                 return f"{show_number(round(100 * value, 1))} %"
