@@ -1,8 +1,10 @@
 """Slow modules that processes must not import at their start."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -154,6 +156,20 @@ def test_the_help_of_some_groups_imports_no_slow_module() -> None:
 
 def test_mutant_a_slow_module_is_detected() -> None:
     assert slow_for_help({"keys": {"idna", "json"}, "sources": {RECIPES}}) == {"keys": {"idna"}}
+
+
+def test_listing_commands_reads_settings_only_if_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in [name for name in os.environ if name.startswith("BOATHOOK_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+    assert "boathook_console.settings" not in loaded_by_help([[]])[""]
+    monkeypatch.setenv("BOATHOOK_SERVER__PORT", "8081")
+    assert "boathook_console.settings" in loaded_by_help([[]])[""]
+    monkeypatch.delenv("BOATHOOK_SERVER__PORT")
+    (tmp_path / "boathook.toml").touch()
+    assert "boathook_console.settings" in loaded_by_help([[]])[""]
 
 
 def test_listing_commands_imports_none_of_them() -> None:

@@ -11,6 +11,7 @@ import typer
 from boathook.cli.commands import COMMAND_ENTRIES, Root, complete_group, package_entries, parse_global_options
 from boathook.cli.context import CliContext, server_url, warn_once
 from boathook.config import Settings
+from boathook.config.loader import is_configured
 from boathook.domain.errors import ConfigError
 
 
@@ -26,6 +27,8 @@ def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
     if word is not None and whole is not app:
         return whole
     try:
+        if word is None and not is_configured(config):
+            return whole  # without reading settings that load no apps
         return _extended(whole, CliContext(file=config), word)
     except ConfigError as error:
         if word is not None:

@@ -130,6 +130,11 @@ def find_file(path: Path | None = None) -> Path | None:
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
 
 
+def is_configured(path: Path | None = None) -> bool:
+    """Return whether there is a file to read, or a variable of boathook's. Raises ConfigError as `find_file` does."""
+    return find_file(path) is not None or any(variable.startswith(_PREFIX) for variable in os.environ)
+
+
 def read_env_file(path: Path | None = None) -> None:
     """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay.
 
