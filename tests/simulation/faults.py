@@ -9,6 +9,7 @@ from boathook.db import delivery_commands
 from boathook.db.database import Database
 from boathook.db.queries.listings import ListFilter
 from boathook.domain.errors import BoathookError
+from tests import delivery_actions
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.sometimes import sometimes
 from tests.simulation.statements import DEPLOY
@@ -123,18 +124,18 @@ async def _move(world: BaseWorld, database: Database, kind: str) -> None:
     match kind:
         case "replay dead":
             pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(database))
-            keys = await delivery_commands.replay_dead(
+            keys = await delivery_actions.replay_dead(
                 database, everything, action, pace=pace, limit=world.rng.randint(1, 5)
             )
             sometimes("dead letters were replayed", if_=bool(keys))
         case "ignore dead":
-            keys = await delivery_commands.ignore_dead(database, everything, action, limit=1)
+            keys = await delivery_actions.ignore_dead(database, everything, action, limit=1)
             sometimes("a dead letter was ignored", if_=bool(keys))
         case "replay events" if stored:
             pace = delivery_commands.ReplaySchedule(
                 await delivery_commands.read_clock(database), gap_s=world.rng.random()
             )
-            replayed = await delivery_commands.replay_events(database, world.rng.sample(stored, 1), action, pace=pace)
+            replayed = await delivery_actions.replay_events(database, world.rng.sample(stored, 1), action, pace=pace)
             sometimes("an event was replayed", if_=bool(replayed.added))
         case "wake" if stored:
             async with database.transaction() as connection:

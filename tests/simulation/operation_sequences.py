@@ -33,6 +33,7 @@ from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength
 from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryDefaults, WaitUntil
+from tests import delivery_actions
 
 Op = tuple[Any, ...]
 RECIPIENTS = ("handler:a", "handler:b", "handler:c")
@@ -306,11 +307,11 @@ class Player:
     async def _replay_dead(self, limit: int, recipient: str | None) -> Any:
         pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(self._target.database), gap_s=0.001)
         selection = delivery_commands.Selection(ListFilter(recipient=recipient))
-        return await self._keys(functools.partial(delivery_commands.replay_dead, pace=pace, limit=limit), selection)
+        return await self._keys(functools.partial(delivery_actions.replay_dead, pace=pace, limit=limit), selection)
 
     async def _ignore_dead(self, limit: int, recipient: str | None) -> Any:
         selection = delivery_commands.Selection(ListFilter(recipient=recipient))
-        return await self._keys(functools.partial(delivery_commands.ignore_dead, limit=limit), selection)
+        return await self._keys(functools.partial(delivery_actions.ignore_dead, limit=limit), selection)
 
     async def _keys(self, move: Callable[..., Awaitable[Any]], selection: delivery_commands.Selection) -> Any:
         found = await move(self._target.database, selection, delivery_commands.AuditContext(actor="me", note="why"))
@@ -321,7 +322,7 @@ class Player:
             return None
         pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(self._target.database), gap_s=0.001)
         chosen = [self._events[-1 - number % len(self._events)]]
-        done = await delivery_commands.replay_events(
+        done = await delivery_actions.replay_events(
             self._target.database, chosen, delivery_commands.AuditContext(actor="me"), pace=pace
         )
         return done.events, done.added, done.revived

@@ -7,11 +7,11 @@ import pytest
 from standardwebhooks import WebhookVerificationError
 
 from boathook.db.event_types import EventType
-from boathook.domain.signing import make_standard_secret, sign_standard
+from boathook.domain.signing import STANDARD_PREFIX, encode_base64, sign_standard
 from boathook_console.shared.endpoint_forms import MAX_LEVELS, TypeNode, build_tree, tree_values, without_covered
 from boathook_console.shared.verification_examples import VERIFICATION_EXAMPLES
 
-SECRET = make_standard_secret(b"a key of thirty-two bytes, at le")
+SECRET = STANDARD_PREFIX + encode_base64(b"a key of thirty-two bytes, at le")
 
 
 def tree_of(*names: str) -> tuple[TypeNode, ...]:

@@ -52,14 +52,6 @@ After = Annotated[str | None, typer.Option(help="Continue after this id, or its 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Note = Annotated[str | None, typer.Option(help="Reason for the audit log.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-All = Annotated[bool, typer.Option("--all", help="Select all.")]
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", help="Ids or their beginnings; or use the filters.", show_default=False),
-]
-InGroup = Annotated[
-    str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
-]
 
 
 FILTERS: Final[Mapping[str, Any]] = {
@@ -149,11 +141,3 @@ def read_json(option: str, text: str) -> Any:
         raise UsageError(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{option}: invalid JSON: {error}") from None
-
-
-def check_choice(named_ids: Sequence[str] | None, *, is_filtered: bool, everything: bool) -> None:
-    """Prevent selecting everything because a filter was forgotten. Raises UsageError."""
-    if named_ids and (is_filtered or everything):
-        raise UsageError("give ids or filters, not both")
-    if not named_ids and not is_filtered and not everything:
-        raise UsageError("nothing selected: give ids, filters such as --source, or --all")

@@ -181,49 +181,22 @@ async def count_dead(database: Database | Connection, selection: Selection) -> l
 
 
 async def replay_dead(
-    database: Database, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
+    connection: Connection, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
 ) -> list[Key]:
     """Make up to *limit* dead letters pending again, each with a new budget of attempts; return their keys.
 
     Those whose content was deleted, and those of deleted or disabled endpoints, are skipped.
     """
-    async with database.transaction() as connection:
-        return await replay_dead_in(connection, selection, action, pace=pace, limit=limit)
-
-
-async def replay_dead_in(
-    connection: Connection, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
-) -> list[Key]:
-    """Run `replay_dead` in the caller's transaction."""
     keys = await lock_dead(connection, selection, limit, is_to_revive=True)
     await replay_locked(connection, keys, action, pace=pace)
     return keys
 
 
-async def ignore_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
+async def ignore_dead(connection: Connection, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
     """Settle up to *limit* dead letters as ignored, with the action's note; return their keys."""
-    async with database.transaction() as connection:
-        return await ignore_dead_in(connection, selection, action, limit=limit)
-
-
-async def ignore_dead_in(
-    connection: Connection, selection: Selection, action: AuditContext, *, limit: int
-) -> list[Key]:
-    """Run `ignore_dead` in the caller's transaction."""
     keys = await lock_dead(connection, selection, limit)
     await ignore_locked(connection, keys, action)
     return keys
-
-
-async def purge_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
-    """Delete up to *limit* dead letters with their attempts, counted as dropped; return their keys.
-
-    Their events remain until retention deletes them.
-    """
-    async with database.transaction() as connection:
-        keys = await lock_dead(connection, selection, limit)
-        await purge_locked(connection, keys, action)
-        return keys
 
 
 async def replay_locked(
@@ -251,7 +224,7 @@ async def purge_locked(connection: Connection, keys: Sequence[Key], action: Audi
 
 
 async def replay_events(
-    database: Database,
+    connection: Connection,
     event_ids: Sequence[UUID],
     action: AuditContext,
     *,
@@ -270,20 +243,6 @@ async def replay_events(
     Raises:
         InvalidTransition: an event would exceed its maximum number of deliveries.
     """
-    async with database.transaction() as connection:
-        return await replay_events_in(connection, event_ids, action, pace=pace, type=type, is_once=is_once)
-
-
-async def replay_events_in(
-    connection: Connection,
-    event_ids: Sequence[UUID],
-    action: AuditContext,
-    *,
-    pace: ReplaySchedule,
-    type: str | None = None,
-    is_once: bool = False,
-) -> ReplayResult:
-    """Run `replay_events` in the caller's transaction."""
     await connection.execute(SQL["lock_replays"], list(event_ids))
     todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
     dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like_pattern(type))]
@@ -298,7 +257,7 @@ async def replay_events_in(
     return ReplayResult(len(todo), len(rows), len(dead))
 
 
-async def replay_delivery(database: Database, key: Key, action: AuditContext) -> Key:
+async def replay_delivery(connection: Connection, key: Key, action: AuditContext) -> Key:
     """Add a delivery of the same event, or item, to the recipient of an ended delivery; return the new delivery.
 
     Raises:
@@ -307,12 +266,6 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
         InvalidTransition: the recipient already has an open delivery or dead letter of it, or the event has the maximum
             number of deliveries.
     """
-    async with database.transaction() as connection:
-        return await replay_delivery_in(connection, key, action)
-
-
-async def replay_delivery_in(connection: Connection, key: Key, action: AuditContext) -> Key:
-    """Run `replay_delivery` in the caller's transaction."""
     await connection.execute(SQL["lock_replays"], [key[0]])
     row = await _insert_replay(connection, *key)
     new_key = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
@@ -323,19 +276,13 @@ async def replay_delivery_in(connection: Connection, key: Key, action: AuditCont
     return new_key
 
 
-async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:
+async def retry_delivery(connection: Connection, key: Key, action: AuditContext) -> bool:
     """Make a pending delivery due now, as a probe if its endpoint is paused; return False if it is not pending.
 
     Raises:
         InvalidState: its endpoint is deleted or disabled.
         InvalidTransition: an earlier delivery of its order key has not ended.
     """
-    async with database.transaction() as connection:
-        return await retry_delivery_in(connection, key, action)
-
-
-async def retry_delivery_in(connection: Connection, key: Key, action: AuditContext) -> bool:
-    """Run `retry_delivery` in the caller's transaction."""
     row = await connection.fetchrow(SQL["retry_pending"], *key)
     if row is None:
         return False

@@ -354,7 +354,7 @@ async def _replay_events(connection: Connection, task: Task, now: datetime) -> S
         connection, event_filter, after=_after(task), limit=_batch_size(task)
     )
     is_once = task.request.get("run") is not None
-    result = await delivery_commands.replay_events_in(
+    result = await delivery_commands.replay_events(
         connection, event_ids, _replay(task), pace=_pace(task, now), type=event_filter.type, is_once=is_once
     )
     data = _add(task, {"done": result.events, "added": result.added, "revived": result.revived})

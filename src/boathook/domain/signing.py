@@ -159,17 +159,6 @@ def equal_bytes_constant_time(left: bytes, right: bytes) -> bool:
     return hmac.compare_digest(left, right)
 
 
-def make_standard_secret(entropy: bytes) -> str:
-    """Format random bytes as a Standard Webhooks secret.
-
-    Raises:
-        ValueError: there are not 24 to 64 bytes.
-    """
-    if len(entropy) not in STANDARD_SECRET_BYTES:
-        raise ValueError(f"a Standard Webhooks secret has 24 to 64 bytes, got {len(entropy)}")
-    return STANDARD_PREFIX + encode_base64(entropy)
-
-
 def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body: bytes) -> str:
     """Return the value of ``webhook-signature``: one ``v1,`` signature for each secret, separated by spaces.
 

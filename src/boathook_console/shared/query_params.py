@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import FormData, QueryParams
 
-from boathook.domain.errors import InvalidValue
 from boathook.domain.windows import parse_time
 
 _MAX_CHARS: Final = 500
@@ -28,17 +27,6 @@ def get_time(params: QueryParams | FormData, name: str) -> datetime | None:
     """
     text = get_text(params, name)
     return None if text is None else parse_time(text, datetime.now(UTC), name)
-
-
-def get_number(params: QueryParams | FormData, name: str) -> float | None:
-    """Return a number; None if the parameter is missing or empty. Raises InvalidValue if it is not a number."""
-    text = get_text(params, name)
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidValue(f"invalid number {text!r}", name) from None
 
 
 def get_texts(params: QueryParams | FormData, names: Iterable[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Origin, ProofStrength
 from boathook.handlers.outbox import Outbox
 from boathook.service.unit_of_work import new_id
+from tests import delivery_actions
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.support import eventually
 
@@ -115,14 +116,14 @@ async def filled(db: Database) -> Store:
     for key in ("dead", "revived", "waved", "purged"):
         await made.fail(await made.accept(key, "a"), is_last=True)
     pace = ReplaySchedule(await delivery_commands.read_clock(db))
-    for key, move in (("waved", delivery_commands.ignore_dead), ("purged", delivery_commands.purge_dead)):
+    for key, move in (("waved", delivery_actions.ignore_dead), ("purged", delivery_actions.purge_dead)):
         assert len(await move(db, await dead_of(made, key), ACTOR, limit=10)) == 1
-    assert len(await delivery_commands.replay_dead(db, await dead_of(made, "revived"), ACTOR, pace=pace, limit=10)) == 1
+    assert len(await delivery_actions.replay_dead(db, await dead_of(made, "revived"), ACTOR, pace=pace, limit=10)) == 1
     await made.end(await event_of(made, "revived"))
     again = await made.accept("again", "a", "b")
     await made.end(again)
     await made.end(again, 1)
-    assert (await delivery_commands.replay_events(db, [again], ACTOR, pace=pace)).added == 2
+    assert (await delivery_actions.replay_events(db, [again], ACTOR, pace=pace)).added == 2
     await made.end(again, 2)
     for number in range(3):
         await made.accept(f"line{number}", "ordered", order_key="c1")

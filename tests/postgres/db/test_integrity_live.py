@@ -22,6 +22,7 @@ from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import ValueRejected
 from boathook.domain.model import Accepted
+from tests import delivery_actions
 from tests.postgres.db.test_integrity import new_event
 from tests.support import eventually
 
@@ -101,16 +102,16 @@ class Traffic:
         """Decide about a few dead letters, or replay events."""
         dead, pace = Selection(ListFilter()), ReplaySchedule(await delivery_commands.read_clock(self.db))
         await asyncio.sleep(PAUSE_S)
-        if await delivery_commands.purge_dead(self.db, dead, ACTION, limit=2):
+        if await delivery_actions.purge_dead(self.db, dead, ACTION, limit=2):
             self.done.add("purged")
-        if await delivery_commands.ignore_dead(self.db, dead, ACTION, limit=2):
+        if await delivery_actions.ignore_dead(self.db, dead, ACTION, limit=2):
             self.done.add("waved")
-        if await delivery_commands.replay_dead(self.db, dead, ACTION, pace=pace, limit=2):
+        if await delivery_actions.replay_dead(self.db, dead, ACTION, pace=pace, limit=2):
             self.done.add("revived")
         ended = await self.db.fetch("select event_id as id from boathook.delivery_archive order by random() limit 2")
         if (
             ended
-            and (await delivery_commands.replay_events(self.db, [row["id"] for row in ended], ACTION, pace=pace)).added
+            and (await delivery_actions.replay_events(self.db, [row["id"] for row in ended], ACTION, pace=pace)).added
         ):
             self.done.add("replayed")
 

@@ -25,6 +25,7 @@ from boathook.domain.errors import InvalidState, InvalidTransition
 from boathook.domain.policy import RetryDefaults, RetryPolicy
 from boathook.domain.windows import range_of
 from boathook.service.unit_of_work import new_id
+from tests import delivery_actions
 from tests.sender_harness import (
     Reply,
     Request,
@@ -471,7 +472,7 @@ async def _retry_by_hand(db: Database, endpoint: StoredEndpoint, kind: str) -> U
     """Make one of several due messages of an endpoint due by hand; return the message."""
     *_, event = await add_deliveries(db, endpoint, 3)
     if kind == "retry":
-        assert await delivery_commands.retry_delivery(db, (event, 0), BY_HAND)
+        assert await delivery_actions.retry_delivery(db, (event, 0), BY_HAND)
         return event
     if kind in ("dead-replay", "recover"):
         await db.execute(
@@ -482,7 +483,7 @@ async def _retry_by_hand(db: Database, endpoint: StoredEndpoint, kind: str) -> U
     if kind == "dead-replay":
         selection = Selection(ListFilter(), [(event, 0)])
         pace = ReplaySchedule(await delivery_commands.read_clock(db))
-        assert await delivery_commands.replay_dead(db, selection, BY_HAND, pace=pace, limit=1) == [(event, 0)]
+        assert await delivery_actions.replay_dead(db, selection, BY_HAND, pace=pace, limit=1) == [(event, 0)]
         return event
     async with db.transaction() as connection:
         if kind == "recover":
@@ -542,12 +543,12 @@ async def test_a_retry_that_cannot_go_is_refused(db: Database) -> None:
     endpoint = await add_endpoint(db, "http://127.0.0.1:9/")
     first, second = await add_deliveries(db, endpoint, 2, order_key="a")
     with pytest.raises(InvalidTransition, match="waits for an earlier delivery of its order key"):
-        await delivery_commands.retry_delivery(db, (second, 0), BY_HAND)
+        await delivery_actions.retry_delivery(db, (second, 0), BY_HAND)
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
     )
     with pytest.raises(InvalidState, match="enable the endpoint first"):
-        await delivery_commands.retry_delivery(db, (first, 0), BY_HAND)
+        await delivery_actions.retry_delivery(db, (first, 0), BY_HAND)
 
 
 async def _open_breaker(db: Database, endpoint: StoredEndpoint, for_s: float = 0) -> None:
@@ -823,7 +824,7 @@ async def test_replayed_dead_letters_get_their_full_schedule(db: Database) -> No
     await add_deliveries(db, endpoint, is_manual=True)
     await db.execute("update boathook.delivery set state = 'dead', dead_at = now(), code = 'HTTP_500', attempts = 1")
     pace = ReplaySchedule(await delivery_commands.read_clock(db))
-    assert len(await delivery_commands.replay_dead(db, Selection(ListFilter()), BY_HAND, pace=pace, limit=10)) == 1
+    assert len(await delivery_actions.replay_dead(db, Selection(ListFilter()), BY_HAND, pace=pace, limit=10)) == 1
     (row,) = await db.fetch("select state, is_manual, attempts_before from boathook.delivery")
     assert tuple(row) == ("pending", False, 1)
 

@@ -21,6 +21,7 @@ from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.service.app_platform import AppPlatform, open_platform
 from boathook.service.operating import dead_letters
+from tests import delivery_actions
 from tests.commands import boathook_command
 from tests.postgres.api_client import open_api_client
 from tests.postgres.portal_client import open_console
@@ -140,10 +141,8 @@ async def test_a_selection_by_the_first_event_replays_the_last_link(db, hook):
     await die(db, hook)
     action, pace = AuditContext(actor="test"), ReplaySchedule(datetime.now(UTC))
     other = Selection(ListFilter(source="other"))
-    assert await delivery_commands.replay_dead(db, other, action, pace=pace, limit=9) == []
-    assert (
-        len(await delivery_commands.replay_dead(db, Selection(ListFilter(**WANTED)), action, pace=pace, limit=9)) == 1
-    )
+    assert await delivery_actions.replay_dead(db, other, action, pace=pace, limit=9) == []
+    assert len(await delivery_actions.replay_dead(db, Selection(ListFilter(**WANTED)), action, pace=pace, limit=9)) == 1
     assert await delivery_states(db) == {"succeeded": 1, "pending": 1}
 
 

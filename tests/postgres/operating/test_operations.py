@@ -295,7 +295,7 @@ class TestReplayOfEvents:
         for event in events:
             await store.end(event)
         run = AuditContext(actor="test", note="the fix")
-        interrupted = delivery_commands.replay_events_in
+        interrupted = delivery_commands.replay_events
         calls = []
 
         async def break_down(*args, **kwargs):
@@ -304,7 +304,7 @@ class TestReplayOfEvents:
                 raise DatabaseError("the connection is gone")
             return await interrupted(*args, **kwargs)
 
-        monkeypatch.setattr(delivery_commands, "replay_events_in", break_down)
+        monkeypatch.setattr(delivery_commands, "replay_events", break_down)
         with pytest.raises(DatabaseError):
             await replay_events(store.db, EventQuery(), run, is_once=True)
         for event in events[:2]:

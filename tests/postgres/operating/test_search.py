@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from benchmarks.history import SOURCES, fill
 from boathook.db import delivery_commands, integrity
 from boathook.db.database import Database
-from boathook.db.delivery_commands import AuditContext, replay_delivery
+from boathook.db.delivery_commands import AuditContext
 from boathook.db.queries import event_history, event_search, listings
 from boathook.db.queries.event_search import EventFilter, FoundEvent, SearchPage
 from boathook.db.queries.listings import ListFilter
@@ -25,6 +25,7 @@ from boathook.service.operating import search as searching
 from boathook.service.operating.event_query import EventQuery
 from boathook.service.operating.search import DirectMatch
 from boathook.service.receiving import conflicts
+from tests import delivery_actions
 from tests.postgres.db.test_integrity import Store, filled, new_event
 from tests.postgres.message_factory import MessageFactory, ago, id_at
 
@@ -434,7 +435,7 @@ class TestEventHistory:
             " values ($1, 'a', 200, 'text/plain', 'fine')",
             event,
         )
-        added = await replay_delivery(store.db, (event, 0), ACTION)
+        added = await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         duplicate = replace(new_event("good", body=b'{"n":2}'), key_hash=scoped_hash("stripe", b"good"))
         await store.events.append([duplicate])
         story = await event_history.read_history(store.db, event)
@@ -483,7 +484,7 @@ class TestReplayDelivery:
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)
         await store.end(event, 1)
-        assert await replay_delivery(store.db, (event, 0), ACTION) == (event, 2)
+        assert await delivery_actions.replay_delivery(store.db, (event, 0), ACTION) == (event, 2)
         assert await store.db.fetchval("select recipient from boathook.delivery") == "a"
         await store.end(event, 2)
         assert (await store.verify()).violations == ()
@@ -491,12 +492,12 @@ class TestReplayDelivery:
     async def test_adds_none_while_one_is_pending_or_dead(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
-        await replay_delivery(store.db, (event, 0), ACTION)
+        await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         with pytest.raises(InvalidTransition, match="already has a pending delivery"):
-            await replay_delivery(store.db, (event, 0), ACTION)
+            await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         await store.fail(event, 1, is_last=True)
         with pytest.raises(InvalidTransition, match="dead letter"):
-            await replay_delivery(store.db, (event, 0), ACTION)
+            await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 1
 
     async def test_adds_another_without_the_check_for_open_deliveries(self, store: Store, monkeypatch):
@@ -506,7 +507,7 @@ class TestReplayDelivery:
         monkeypatch.setitem(delivery_commands.SQL, "owe_again", statement.replace("and not is_open", ""))
         assert delivery_commands.SQL["owe_again"] != statement
         for _ in range(2):
-            await replay_delivery(store.db, (event, 0), ACTION)
+            await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 2
 
     async def test_replays_each_item_separately(self, store: Store):
@@ -518,8 +519,8 @@ class TestReplayDelivery:
             " from generate_series(0, 1) as n",
             made.id,
         )
-        await replay_delivery(store.db, (made.id, 0), ACTION)
-        await replay_delivery(store.db, (made.id, 1), ACTION)
+        await delivery_actions.replay_delivery(store.db, (made.id, 0), ACTION)
+        await delivery_actions.replay_delivery(store.db, (made.id, 1), ACTION)
         rows = await store.db.fetch("select item_path from boathook.delivery order by ordinal")
         assert [row["item_path"] for row in rows] == ["events.0", "events.1"]
 
@@ -528,7 +529,7 @@ class TestReplayDelivery:
         await store.events.append([made])
         await store.end(made.id)
         await store.accept("two", "a", order_key="c1")
-        await replay_delivery(store.db, (made.id, 0), ACTION)
+        await delivery_actions.replay_delivery(store.db, (made.id, 0), ACTION)
         rows = await store.db.fetch("select is_blocked from boathook.delivery order by seq")
         assert [row["is_blocked"] for row in rows] == [False, True]
 
@@ -536,14 +537,14 @@ class TestReplayDelivery:
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)
         with pytest.raises(NotFound):
-            await replay_delivery(store.db, (event, 1), ACTION)
+            await delivery_actions.replay_delivery(store.db, (event, 1), ACTION)
         await store.db.execute("update boathook.event set body = '', expunged_at = now()")
         with pytest.raises(InvalidState, match="deleted"):
-            await replay_delivery(store.db, (event, 0), ACTION)
+            await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
 
     async def test_leaves_a_note_with_who_and_why(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
-        await replay_delivery(store.db, (event, 0), ACTION)
+        await delivery_actions.replay_delivery(store.db, (event, 0), ACTION)
         (row,) = await listings.list_audit(store.db, ListFilter(), subject=ids.show_delivery(event, 0))
         assert (row.actor, row.action, row.note) == ("test", "delivery.replay", "because")

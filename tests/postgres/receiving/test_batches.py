@@ -32,6 +32,7 @@ from boathook.handlers.event import Event
 from boathook.handlers.transaction import Transaction
 from boathook.ingest.event_builder import EventBuilder, scoped_hash
 from boathook.ingest.intake import Intake
+from tests import delivery_actions
 from tests.postgres.db.test_events import conflicts, count, event, holds_what_is_behind
 from tests.postgres.operating.event_actions import list_events
 from tests.support import LOCK_WAITED_FOR, eventually, examples
@@ -530,7 +531,7 @@ async def test_replaying_a_batch_delivers_each_finished_item_again(sender: Sende
     await settle(sender.db, good)
     await mark_dead(sender.db, dead)
     pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
-    done = await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+    done = await delivery_actions.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
     assert (done.added, done.revived) == (1, 1), "what is still owed is not owed twice"
     again = await take(sender.db)
     assert {(one.ordinal, one.item_path, one.item_type) for one in again} == {
@@ -539,7 +540,7 @@ async def test_replaying_a_batch_delivers_each_finished_item_again(sender: Sende
     }
     for claim in (pending, *again):
         await settle(sender.db, claim)
-    done = await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace, type="*.bounced")
+    done = await delivery_actions.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace, type="*.bounced")
     assert (done.added, done.revived) == (1, 0)
     assert [one.item_path for one in await take(sender.db)] == ["events.1"]
     await assert_balanced(sender.db)
@@ -552,7 +553,7 @@ async def test_a_replay_beyond_the_maximum_deliveries_is_refused(sender: Sender)
     await sender.db.execute("update boathook.delivery_archive set ordinal = 32767 where ordinal = 1")
     pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
     with pytest.raises(InvalidTransition, match="32767 deliveries"):
-        await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+        await delivery_actions.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
     assert await count(sender.db, "delivery") == 0
 
 
@@ -565,9 +566,9 @@ async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: S
     assert [(group.type, group.number) for group in groups] == [("mail.bounced", 2), ("mail.opened", 1)]
     rows = await listings.list_dead_letters(sender.db, bounced.filter)
     assert [(row.item_path, row.type) for row in rows] == [("events.2", "mail.bounced"), ("events.1", "mail.bounced")]
-    assert len(await delivery_commands.ignore_dead(sender.db, bounced, ACTION, limit=1)) == 1
+    assert len(await delivery_actions.ignore_dead(sender.db, bounced, ACTION, limit=1)) == 1
     pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
-    assert len(await delivery_commands.replay_dead(sender.db, bounced, ACTION, pace=pace, limit=9)) == 1
+    assert len(await delivery_actions.replay_dead(sender.db, bounced, ACTION, pace=pace, limit=9)) == 1
     listed = await listings.list_deliveries(sender.db, ListFilter(type="mail.*"))
     assert {(row.item_path, row.state) for row in listed} == {
         ("events.0", "dead"),
@@ -601,7 +602,7 @@ async def filled(sender: Sender) -> None:
     (claim,) = await take(sender.db)
     await settle(sender.db, claim)
     pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
-    assert (await delivery_commands.replay_events(sender.db, [second.event_id], ACTION, pace=pace)).added == 1
+    assert (await delivery_actions.replay_events(sender.db, [second.event_id], ACTION, pace=pace)).added == 1
     version = (await read_routes(sender.db)).version
     await sender.store.append([event("plain", source="mail", version=version)])
     await sender.send(thing("5"), thing("6"))

@@ -98,9 +98,9 @@ async def _send_again(work: UnitOfWork, row: DeliveryRow, input: DeliveryNamed) 
                 raise skipped.error()
             return key
         case State.SUCCEEDED | State.IGNORED:
-            return await delivery_commands.replay_delivery_in(work.connection, key, audit)
+            return await delivery_commands.replay_delivery(work.connection, key, audit)
         case State.PENDING | State.LEASED:
-            return key if await delivery_commands.retry_delivery_in(work.connection, key, audit) else None
+            return key if await delivery_commands.retry_delivery(work.connection, key, audit) else None
         case _ as never:
             assert_never(never)
 

@@ -329,7 +329,7 @@ async def replay(batch: EventBatch, input: ReplayEvents) -> Mapping[str, int]:
     Pending and leased deliveries are not changed. Of a batch whose own type does not match, only the matching items are
     delivered again.
     """
-    result = await delivery_commands.replay_events_in(
+    result = await delivery_commands.replay_events(
         batch.connection, batch.event_ids, batch.audit(input.run or input.note),
         pace=batch.pace, type=input.type, is_once=input.run is not None,
     )  # fmt: skip

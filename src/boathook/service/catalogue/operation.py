@@ -196,11 +196,6 @@ class Operation(Generic[In, Out]):
         """Whether it only reads."""
         return self.undo == ""
 
-    @property
-    def is_permanent(self) -> bool:
-        """Whether it cannot be undone."""
-        return self.undo is None
-
 
 def operation(
     name: str,

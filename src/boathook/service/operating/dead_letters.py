@@ -244,7 +244,7 @@ async def replay_selected(
     action, rate = AuditContext(actor=work.actor, note=check_note(note) or None), check_rate(rate)
     pace = ReplaySchedule(await delivery_commands.read_clock(work.connection), 1 / rate if rate else 0.0)
     selection = Selection(ListFilter(until=died_before), keys)
-    return await delivery_commands.replay_dead_in(work.connection, selection, action, pace=pace, limit=len(keys))
+    return await delivery_commands.replay_dead(work.connection, selection, action, pace=pace, limit=len(keys))
 
 
 async def replay_first(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryRow:
@@ -266,10 +266,10 @@ async def replay_first(work: UnitOfWork, key: Key, *, note: str = "") -> Deliver
         raise InvalidState("its event is the first one, so replay it itself", "not_chained")
     action = AuditContext(actor=work.actor, note=note or None)
     first_key = ids.read_delivery(first.delivery_id)
-    added = await delivery_commands.replay_delivery_in(work.connection, first_key, action)
+    added = await delivery_commands.replay_delivery(work.connection, first_key, action)
     text = f"replayed from its first event {first.event_id} as {ids.show_delivery(*added)}"
     ignored = AuditContext(actor=work.actor, note=f"{text}: {note}" if note else text)
-    if not await delivery_commands.ignore_dead_in(work.connection, Selection(ListFilter(), [key]), ignored, limit=1):
+    if not await delivery_commands.ignore_dead(work.connection, Selection(ListFilter(), [key]), ignored, limit=1):
         raise InvalidState("another request is changing it", _NOT_DEAD)
     return await find_delivery(work, added)
 
