@@ -21,10 +21,10 @@ from typing import Self
 
 from boathook.db import migrations
 from boathook.db.database import Database, check_safety
-from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError
 from boathook_demo import rabbitmq
 from boathook_demo.rabbitmq import RabbitNode
+from boathook_embedded.server import EmbeddedServer
 
 _START_DEADLINE_S = 60.0
 _START_POLL_S = 0.01

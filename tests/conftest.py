@@ -27,8 +27,8 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from boathook.db import database, migrations
 from boathook.db.connection import read_session_settings
 from boathook.db.database import Database
-from boathook.db.embedded import EmbeddedServer
 from boathook.observability import log
+from boathook_embedded.server import EmbeddedServer
 from tests.databases import Pool, created, with_database
 
 # A developer's own settings must not decide whether a test passes.

@@ -30,7 +30,7 @@ _MODULES = (
     "boathook.service.sending.endpoints",
     "boathook.service.sending.event_types",
     "boathook.service.sending.messages",
-    "boathook.db.embedded",
+    "boathook_embedded.server",
     "boathook_dev.dev",
     "boathook_dev.init",
     "boathook_dev.listen",

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from watchfiles import PythonFilter, awatch
 
 from boathook.config import FILE_NAME, Settings
-from boathook.db.embedded import EmbeddedServer
+from boathook.db.embedded import start_embedded
 from boathook.observability.log import render_text
 from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
 from boathook.service.gateway_address import bind_url
@@ -121,7 +121,7 @@ class _Developer:
         if self._settings.database_url():
             yield
             return
-        embedded = await EmbeddedServer.start(
+        embedded = await start_embedded(
             self._settings.server.data_dir, progress=lambda text: self._say(f"{text} ...", _DIM)
         )
         try:

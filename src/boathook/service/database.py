@@ -39,10 +39,10 @@ async def server_url(
             " set database.url, or run `boathook serve` or `boathook migrate`"
         )
     # Not needed if a server is configured.
-    from boathook.db.embedded import EmbeddedServer
+    from boathook.db.embedded import start_embedded
 
     prepare_data_dir(home)
-    server = await EmbeddedServer.start(home, progress=progress)
+    server = await start_embedded(home, progress=progress)
     try:
         yield server.url
     finally:

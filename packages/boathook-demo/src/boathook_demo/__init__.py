@@ -27,7 +27,6 @@ from rich.text import Text
 
 from boathook import config
 from boathook.db.database import Database
-from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError
 from boathook.server import with_apps
 from boathook.service.operating import integrity
@@ -40,6 +39,7 @@ from boathook_demo.screen import Screen
 from boathook_demo.services import Choice, Services
 from boathook_demo.systems import AppSimulators
 from boathook_demo.traffic import PROVIDERS, Traffic
+from boathook_embedded.server import EmbeddedServer
 
 DEFAULT_DURATION_S = 180.0
 """How long the demo runs by default."""

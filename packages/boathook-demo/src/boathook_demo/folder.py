@@ -17,13 +17,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
 from boathook.service.receiving.spool import is_served
 from boathook.service.remote import RemoteClient
 from boathook_demo import rabbitmq, redis_server
 from boathook_demo.handlers import MAILBOX
 from boathook_demo.traffic import PROVIDERS, make_secret
+from boathook_embedded.server import EmbeddedServer
 
 MARKER = ".boathook-demo"
 _HOST = "127.0.0.1"

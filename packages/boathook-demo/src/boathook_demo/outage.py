@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from boathook.db.embedded import EmbeddedServer
 from boathook_demo.folder import ServerProcess
 from boathook_demo.sample_events import SenderLog, SendResult
+from boathook_embedded.server import EmbeddedServer
 
 _MIN_S: Final = 3.0
 """Longer than the maximum age of metrics, so that older values are not mistaken for the final ones."""
