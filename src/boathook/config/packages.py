@@ -24,7 +24,11 @@ GROUP: Final = "boathook.packages"
 ``section``: a section of its own. ``section.key``: a key that it adds to a section of boathook or of another package.
 ``section.key.name``: its own name, as a value of a key that chooses a package.
 """
-PARTS: Final[Mapping[str, str]] = {"embedded": "boathook_embedded.server:EmbeddedServer"}
+PARTS: Final[Mapping[str, str]] = {
+    "embedded": "boathook_embedded.server:EmbeddedServer",
+    "mounts": "boathook_apps.mounts:Mounts",
+    "operations": "boathook_apps.operations:AppOperations",
+}
 """What an installation may lack that has no section of boathook.toml; each is imported where it is needed."""
 _OWN: Final = "boathook"
 """The distribution that contains boathook and its own optional packages."""

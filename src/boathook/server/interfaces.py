@@ -12,16 +12,16 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from boathook.config import Settings
-from boathook.config.packages import Package, read_declaration, resolve
+from boathook.config.packages import Package, find_part, read_declaration, resolve
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
 from boathook.domain.due import ANY_DUE, Notifier
-from boathook.domain.errors import BoathookError, DatabaseUnavailable
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
 from boathook.observability.live_metrics import LiveMetrics
@@ -30,9 +30,17 @@ from boathook.server.asgi_guard import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.ingest.intake import Intake
-    from boathook.server.mounts import Mounts
     from boathook.service.buffered_publisher import BufferedPublisher
     from boathook.service.unit_of_work import AppContext
+
+
+class Mounts(Protocol):
+    """The applications that apps have mounted."""
+
+    def at(self, path: str) -> Asgi | None:
+        """Return the application at a path; None if there is none."""
+        ...
+
 
 OpenSite = Callable[["AppContext", LiveMetrics], Asgi]
 """What `Package.site` names."""
@@ -373,26 +381,27 @@ def _import_rarely_used() -> None:
 
 def prepare_mounts(
     settings: Settings, live_metrics: LiveMetrics
-) -> "Callable[[Database], AbstractAsyncContextManager[Mounts | None]]":
+) -> Callable[[Database], AbstractAsyncContextManager[Mounts | None]]:
     """Import the apps and the code that serves them; return a function that opens their mounts. Raises ConfigError."""
     from boathook.server.loading import bound, load_hooks
 
     hooks = load_hooks(settings)
     mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items() if hook.manifest.mounts}
     if mounts:
-        import_module("boathook.server.mounts")
+        serve = find_part("mounts")
+        if serve is None:
+            paths = ", ".join(sorted(mount.shown_path for each in mounts.values() for mount in each))
+            raise ConfigError(f"apps mount {paths}, but this installation is without the package boathook_apps")
         import_module("boathook.http.websocket")
 
     @asynccontextmanager
-    async def opened(database: Database) -> "AsyncIterator[Mounts | None]":
+    async def opened(database: Database) -> AsyncIterator[Mounts | None]:
         # Apps without mounts are bound too: the names of their metrics may depend on their settings.
         async with bound(settings, hooks, live_metrics):
             if not mounts:
                 yield None
                 return
-            from boathook.server.mounts import Mounts
-
-            async with Mounts(mounts, settings, database).opened() as mounted:
+            async with serve(mounts, settings, database).opened() as mounted:
                 yield mounted
 
     return opened

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
 
 from boathook.config import Settings
+from boathook.config.packages import find_part
 from boathook.db.database import Database
 from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.health import database_problems
@@ -21,13 +22,12 @@ from boathook.domain.due import ANY_DUE, DueRecipient
 from boathook.domain.errors import ConfigError, DatabaseError
 from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.outbox import Outbox
-from boathook.handlers.platform import Http
+from boathook.handlers.platform import Http, Operations
 from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
 from boathook.http_client.client import Client
 from boathook.observability.exposition import to_json
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.service.app_operations import AppOperations
 from boathook.service.operating.app_metrics import read_history
 
 T = TypeVar("T")
@@ -158,7 +158,17 @@ class AppPlatform:
 
     def __init__(self, resources: AppResources, name: str = "") -> None:
         self._resources = resources
-        self.operations = AppOperations(resources, actor=f"app:{name}" if name else "app")
+        part = find_part("operations")
+        self._operations: Operations | None = (
+            None if part is None else part(resources, actor=f"app:{name}" if name else "app")
+        )
+
+    @property
+    def operations(self) -> Operations:
+        """The actions of operators. Raises ConfigError if they are not installed."""
+        if self._operations is None:
+            raise ConfigError("hook.operations: this installation is without the package boathook_apps")
+        return self._operations
 
     def for_app(self, name: str) -> "AppPlatform":
         """Return the platform for the app of this name, which appears as the actor in the audit."""

@@ -436,3 +436,11 @@ class TestEndpointOperations:
         with pytest.raises(InvalidValue):
             async with hook.transaction() as tx:
                 await hook.operations.declare_types(tx, {"d": "D."}, {"d": {"type": "nothing"}})
+
+
+def test_operations_without_their_package_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("boathook.config.packages.PARTS", {"operations": "no_such_package.operations:AppOperations"})
+    shop = Boathook("shop")
+    shop.bind(None, open_platform(settings_for("postgresql://127.0.0.1:1/none", tmp_path)).for_app("shop"))
+    with pytest.raises(ConfigError, match=r"^hook\.operations: this installation is without"):
+        _ = shop.operations

@@ -14,9 +14,9 @@ from boathook.config.tables import MountSettings
 from boathook.db.database import Database
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import MountRole
-from boathook.server import mount_access, mounts
-from boathook.server.browser_access import BrowserAccess
-from boathook.server.mount_access import MountAccess
+from boathook_apps import mount_access, mounts
+from boathook_apps.browser_access import BrowserAccess
+from boathook_apps.mount_access import MountAccess
 from tests.postgres.api_client import make_context, make_token
 from tests.postgres.server.test_mounts import MountClient
 from tests.support import eventually

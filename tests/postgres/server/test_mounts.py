@@ -9,10 +9,10 @@ from boathook.config.tables import MountSettings
 from boathook.db.database import Database
 from boathook.handlers.manifest import Mount
 from boathook.http.asgi import read_headers
-from boathook.server.browser_access import BrowserAccess
-from boathook.server.mounts import Lifespan, MountedApp
 from boathook.service.access import keys
 from boathook.service.access.user_tokens import UserTokens
+from boathook_apps.browser_access import BrowserAccess
+from boathook_apps.mounts import Lifespan, MountedApp
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 

@@ -53,7 +53,7 @@ class AppDependencies(Protocol):
 
 
 class AppOperations:
-    """A `boathook.handlers.platform.AppContext`, in the default organization.
+    """A `boathook.handlers.platform.Operations`, in the default organization.
 
     Args:
         dependencies: the settings, the database and the secret box; opened on first use.

@@ -18,10 +18,10 @@ from boathook.handlers.manifest import Mount
 from boathook.http.asgi import Asgi, Receive, Send, read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard, apply_forwarded_headers
-from boathook.server.browser_access import SAFE_METHODS, BrowserAccess, check_target
 from boathook.server.loading import check_mounts
-from boathook.server.mount_access import POLICY_VIOLATION, TRY_AGAIN_LATER, Caller, FirstMessage, MountAccess
 from boathook.service.access.authorization import Permission
+from boathook_apps.browser_access import SAFE_METHODS, BrowserAccess, check_target
+from boathook_apps.mount_access import POLICY_VIOLATION, TRY_AGAIN_LATER, Caller, FirstMessage, MountAccess
 
 if TYPE_CHECKING:
     from boathook.service.access.user_tokens import UserTokens
