@@ -23,9 +23,9 @@ def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
             is not loaded.
     """
     config, word = parse_global_options(arguments)
-    whole = with_package_commands(app, word)
-    if word is not None and whole is not app:
+    if word is not None and (whole := with_package_commands(app, word)) is not app:
         return whole
+    whole = with_package_commands(app, None)
     try:
         if word is None and not is_configured(config):
             return whole  # without reading settings that load no apps
