@@ -48,7 +48,7 @@ WORDS = {
 """By package: what identifiers and settings of boathook itself must not contain. Prose and texts may."""
 PORTAL_TOKENS = re.compile(
     r"\b(?:is_portal|with_portal|list_portal|portal|delete_ended_portal_keys|create_for_portal|find_portal_key|portal_sessions"
-    r"|make_portal_link|portal_link|PortalAppearance|PORTAL_GRANT|AppPortalAccess(?:In|Out)|M(?:AX|IN)_PORTAL_LIFETIME)\b"
+    r"|make_portal_link|portal_link|PortalAppearance|PORTAL_GRANT|AppPortalAccess(?:In|Out)|M(?:AX|IN)_PORTAL_LIFETIME|PortalLifetime)\b"
 )
 """What the API does for portals: it makes and ends their tokens and links, on Svix's wire. That is no part of the pages."""
 RICH = frozenset({"Console", "console", "err_console", "rich.console"})
