@@ -24,7 +24,6 @@ from boathook.handlers.platform import EndpointView, MessageView
 from boathook.handlers.transaction import Transaction, connection_of
 from boathook.service.caller import HOST
 from boathook.service.catalogue import dead_letters as actions
-from boathook.service.catalogue import events as event_actions
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.selection import MAX_NAMED, Acted
 from boathook.service.fields import check_values
@@ -175,6 +174,9 @@ class AppOperations:
         Raises:
             InvalidValue: *event_id* is not an event id.
         """
+        # Imported only here, as it imports all provider recipes, which most workers do not need.
+        from boathook.service.catalogue import events as event_actions
+
         event = event_actions.EventNamed(id=ids.show(ids.EVENT, _read_event(event_id)), note="woken")
         return (await event_actions.wake(await self._work(tx), event)).due
 
