@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from boathook.db import api_keys
+from boathook.db import applications as application_rows
 from boathook.domain import ids
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
@@ -214,6 +215,14 @@ async def test_without_the_application_check_a_token_reaches_another(customer: C
 
     monkeypatch.setattr(PortalContext, "side", property(of_acme))
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
+    answer = await customer.send(page, await customer.console.token(sister))
+    assert answer.status_code == 404, "the SQL finds a caller's own application only"
+    find = application_rows.find
+
+    async def find_any(connection: Any, organization: str, reference: str, **_only: Any) -> Any:
+        return await find(connection, organization, reference)
+
+    monkeypatch.setattr(application_rows, "find", find_any)
     answer = await customer.send(page, await customer.console.token(sister))
     assert customer.tenant.endpoint.url in answer.text
 
