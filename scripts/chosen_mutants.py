@@ -61,6 +61,7 @@ _CONSOLE: Final = ("tests/security/test_console.py",)
 _CALLS: Final = ("tests/postgres/api/test_api_calls.py",)
 _APPLICATIONS: Final = ("tests/postgres/api/test_api_applications.py",)
 _PUBLISH: Final = ("tests/postgres/sending/test_publish.py",)
+_DESTINATIONS: Final = ("tests/postgres/sending/test_destinations.py",)
 _GROUP_COMMIT: Final = ("tests/unit/test_group_commit.py",)
 _MESSAGE_RULES: Final = ("tests/postgres/sending/test_message_rules.py",)
 _OUTBOX: Final = ("tests/postgres/sending/test_outbox.py",)
@@ -81,6 +82,32 @@ _RECEIPTS: Final = ("tests/apps/billing/test_receipts.py", "-k", "arrives_first"
 _SUPPORT: Final = ("tests/apps/billing/test_staff_pages.py", "-k", "noted_refund", *_APP)
 
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
+    "destinations": (
+        ChosenMutant(
+            "service/sending/destinations.py",
+            "outbound.destinations if work.caller.may(Permission.DESTINATION_CHOOSE) else outbound.tenant_destinations",
+            "outbound.destinations",
+            _DESTINATIONS,
+        ),
+        ChosenMutant(
+            "service/sending/destinations.py",
+            "    if not isinstance(name, str) or name not in allowed:",
+            "    if not isinstance(name, str) or find_kind(name) is None:",
+            _DESTINATIONS,
+        ),
+        ChosenMutant(
+            "service/sending/destinations.py",
+            "if field.rule.is_secret}",
+            "if field.name is None}",
+            _DESTINATIONS,
+        ),
+        ChosenMutant(
+            "delivery/endpoint_executor.py",
+            "find_kind(name) if name in self._context.settings.outbound.destinations else None",
+            "find_kind(name)",
+            _DESTINATIONS,
+        ),
+    ),
     "imports": (
         ChosenMutant(
             "boathook_app_tools/table_import.py",

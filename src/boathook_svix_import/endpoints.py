@@ -209,7 +209,7 @@ class EndpointImporter:
                 for column, desired_value in columns.items()
             ):
                 changes[name] = value
-        user = read_url(self._work.app_context.settings, desired.new.url)[1]
+        user = read_url(self._work.app_context.settings, desired.new.url or "")[1]
         basic = None if user is None else {"username": user[0], "password": user[1]}
         if basic is not None and endpoints.decrypt_auth(self._work, endpoint).get("basic") != basic:
             changes["url"] = desired.new.url

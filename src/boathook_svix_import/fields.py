@@ -39,7 +39,7 @@ _ENDPOINT: Final = frozenset({"url", "description", "uid", "disabled", "channels
 _SVIX_NAMES: Final = frozenset(
     {"url", "description", "uid", "event_types", "channels", "throttle_rate", "metadata", "api_version"}
 )
-_NOT_MOVED: Final = frozenset({"is_disabled", "auth", "backlog"})
+_NOT_MOVED: Final = frozenset({"is_disabled", "auth", "backlog", "destination"})
 _BOATHOOK: Final = {
     str(field.validation_alias or field.alias): name
     for name, field in EndpointUpdate.model_fields.items()
@@ -103,6 +103,8 @@ def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
     names = _SVIX_NAMES | {name for field, name in _BOATHOOK.items() if field in wire}
     supported = _ENDPOINT | _BOATHOOK.keys() | {*_RATES, *_TYPES}
     unknown = _unknown(wire, supported)
+    if not (wire.get("destination") or {}).keys() - {"kind"}:  # the URL is all that it has
+        unknown.pop("destination", None)
     if "auth" in unknown:
         unknown["auth"] = "credentials are not shown; set them with `boathook endpoints update --auth`"
     return Converted(

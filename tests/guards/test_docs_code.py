@@ -57,6 +57,7 @@ EXCUSED = {
     "docs/how-to/optional-packages.md:python:3": "imports the page's package: tests/guards/test_package_page.py uses it",
     "docs/how-to/optional-packages.md:python:4": "the same, as tests/guards/test_package_page.py does",
     "docs/how-to/optional-packages.md:python:5": "the same, as tests/guards/test_package_page.py does",
+    "docs/how-to/destinations.md:python:1": "tests/postgres/sending/test_destinations.py installs and uses it",
     "docs/how-to/pages.md:sql:1": "tests/postgres/pages/test_page_kit.py applies it",
     "docs/how-to/pages.md:python:1": "a whole app with files beside it: tests/postgres/pages/test_page_kit.py runs it",
     "docs/how-to/pages.md:html:1": "its template: tests/postgres/pages/test_page_kit.py shows it",

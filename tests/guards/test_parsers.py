@@ -70,6 +70,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_console/login.py": {"json": (HEAD,)},
     "boathook_portal/pages.py": {"form": (HEAD,)},
     "service/sending/endpoint_values.py": {"key": ("boathook.service.sending.endpoint_values:MAX_PEM",)},
+    "service/sending/destinations.py": {"json": (OURS,)},
     "service/sending/endpoints.py": {"json": (OURS,)},
     "service/access/idempotency.py": {"json": (OURS,)},
     "service/sending/message_store.py": {"json": (OURS,)},

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from boathook.api import idempotency, route
 from boathook.db import messages
 from boathook.db.api_keys import ApiKey
-from boathook.delivery.http_attempt import RequestTarget, collect_secrets, redact
+from boathook.delivery.http_attempt import RequestTarget, collect_secrets
+from boathook.delivery.response_redaction import redact
 from boathook.delivery.signer import make_secret, read_signer
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.endpoints import REDACTED

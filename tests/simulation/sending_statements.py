@@ -114,7 +114,8 @@ def load_endpoints(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]
     return [
         Record(
             id=one.id, url=one.url, revision=one.revision, encrypted_headers=None, encrypted_auth=None, timeout_s=one.timeout_s,
-            retry=one.retry, secrets=[one.encrypted], good_until=None,
+            retry=one.retry, destination="http", destination_fields="{}", encrypted_destination=None,
+            secrets=[one.encrypted], good_until=None,
         )
         for one in found
     ]  # fmt: skip

@@ -14,8 +14,8 @@ from boathook.delivery.http_attempt import (
     collect_secrets,
     read_message_headers,
     recorded_headers,
-    redact,
 )
+from boathook.delivery.response_redaction import redact
 from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
 from boathook.domain.policy import Failure, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure

@@ -1,7 +1,9 @@
 """The API as one ASGI application."""
 
 import asyncio
+import copy
 import functools
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -34,6 +36,7 @@ from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability.log import get_logger
 from boathook.service.access.authorization import Permission, check_routes, requires
 from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.sending.destinations import document_destinations
 from boathook.service.unit_of_work import AppContext
 
 health_routes = router("Health")
@@ -140,23 +143,26 @@ def _methods_of(request: Request) -> set[str]:
 
 
 @requires(Permission.PUBLIC)
-async def _describe(_request: Request) -> Response:
-    return Response(await asyncio.to_thread(_encoded_document), media_type="application/json")
+async def _describe(request: Request) -> Response:
+    app_context: AppContext = request.state.app_context
+    kinds = app_context.settings.outbound.destinations
+    return Response(await asyncio.to_thread(_encoded_document, kinds), media_type="application/json")
 
 
-def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the API."""
-    document = build_app().openapi()
+def openapi_document(destinations: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the OpenAPI document of the API, with the fields of these kinds of destinations."""
+    document = copy.deepcopy(build_app().openapi())
     derived.document_operations(document)
     document_responses(document)
     document_formats(document)
+    document_destinations(document, destinations)
     return document
 
 
 @functools.cache
-def _encoded_document() -> bytes:
+def _encoded_document(destinations: tuple[str, ...]) -> bytes:
     """Return the OpenAPI document, cached: generating it is too slow for each unauthenticated request."""
-    return msgspec.json.encode(openapi_document())
+    return msgspec.json.encode(openapi_document(destinations))
 
 
 class Api:

@@ -28,7 +28,7 @@ from boathook.service.schemas.endpoints import (
     EndpointUpdate,
 )
 from boathook.service.schemas.fields import Input, Output, StrictInt, Text, Timestamp, TypeName, null_as
-from boathook.service.sending import endpoint_secrets, endpoints, messages
+from boathook.service.sending import destinations, endpoint_secrets, endpoints, messages
 from boathook.service.sending.endpoints import Endpoint
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -61,6 +61,7 @@ def show_endpoint(work: UnitOfWork, endpoint: Endpoint) -> EndpointOut:
         version=endpoint.api_version,
         retry_schedule=operations.shown_retry(endpoint),
         timeout_seconds=endpoint.timeout_s,
+        destination=destinations.show(endpoint),
         auth=sorted(endpoints.decrypt_auth(work, endpoint)),
     )
 

@@ -26,7 +26,7 @@ from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
 from boathook.service.catalogue import endpoints as operations
 from boathook.service.catalogue import recovery
-from boathook.service.sending import applications, endpoint_secrets
+from boathook.service.sending import applications, destinations, endpoint_secrets
 from boathook.service.sending import endpoints as actions
 from boathook.service.sending.applications import Application, PageRequest
 from boathook.service.sending.endpoint_fields import NewEndpoint
@@ -62,7 +62,7 @@ _AUTH = {
 def _read_values(**options: Any) -> dict[str, Any]:
     """Return the given values of an endpoint; an empty text or 0 removes a setting."""
     values = read_options(NewEndpoint, options)
-    if not values.get("url", "-"):
+    if options.get("url") == "":
         raise UsageError("--url: write an address such as https://acme.example/hooks")
     if values.get("auth"):
         _check_auth(values["auth"])
@@ -124,7 +124,8 @@ def _view(statuses: Mapping[UUID, "EndpointStatus"]) -> View:
             "disabled_at", ("health", health), ("paused_until", paused_until), "event_types", "channels", "filter",
             "order_by", ("rate", "throttle_rate"), "concurrency", ("retry", operations.shown_retry), "timeout_s",
             ("headers", lambda row: row.encrypted_headers is not None),
-            ("auth", lambda row: row.encrypted_auth is not None), "metadata", "created_at", "updated_at",
+            ("auth", lambda row: row.encrypted_auth is not None), ("destination", destinations.show),
+            "metadata", "created_at", "updated_at",
         ),
     )  # fmt: skip
 
@@ -149,12 +150,14 @@ _TESTED: Final = View((ID, Column("type")), ("id", "type"))
 @with_options(SETTINGS, after="url")
 def create_endpoint(
     ctx: typer.Context, application: Owner,
-    url: Annotated[str, typer.Option(help="URL that receives messages.")],
+    url: Annotated[str | None, typer.Option(help="URL that receives messages.")] = None,
     headers: Headers = None, secret: SecretReference = None, ed25519: Ed25519 = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
     as_json: Json = False, **settings: Any,
 ) -> None:  # fmt: skip
     """Create an endpoint and print its id."""
+    if url is None and not settings.get("destination"):
+        raise UsageError("give --url, or a --destination of another kind")
     new = operations.EndpointCreate(
         application=application,
         is_disabled=disabled,

@@ -1,6 +1,6 @@
 """The kinds of destinations that endpoints may have; packages declare kinds of their own by entry points."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,8 +26,28 @@ class DestinationKind(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     executor: str
     """Called with an `ExecutorContext` by each sender that needs it; returns a
     `boathook.delivery.endpoint_executor.EndpointExecutor`."""
+    fields: str | None = None
+    """The table of its fields, a `boathook.service.sending.destinations.DestinationFields`; None: it has none."""
     is_signed: bool = True
     """Whether its messages have the headers of Standard Webhooks, so that an endpoint must have a secret."""
+    endpoint_fields: frozenset[str] = frozenset()
+    """Those of ``url``, ``auth`` and ``headers`` that its endpoints have."""
+
+
+def installed_kinds() -> Sequence[str]:
+    """Return the names of the kinds of all installed packages, in order."""
+    from importlib.metadata import entry_points  # takes longer to import than most commands run
+
+    return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def check_kinds(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of kinds that are installed. Raises ValueError for others."""
+    for name in names:
+        if find_kind(name) is None:
+            installed = ", ".join(installed_kinds())
+            raise ValueError(f"no installed package has the kind {name!r} of destinations; write any of {installed}")
+    return names
 
 
 def find_kind(name: str) -> DestinationKind | None:

@@ -7,9 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from boathook.config.channels import read_channel
+from boathook.config.destinations import check_kinds
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.packages import (
     Package,
@@ -264,6 +265,8 @@ class OutboundSettings(Table):
     header_prefixes: tuple[Literal["webhook", "svix"], ...] = Field(min_length=1)
     signature_type: Literal["hmac256", "ed25519"]
     user_agent: str
+    destinations: Annotated[tuple[str, ...], AfterValidator(check_kinds)]
+    tenant_destinations: tuple[str, ...]
     connect_timeout_s: Positive
     timeout_s: Positive
     concurrency: PositiveInt
@@ -277,6 +280,13 @@ class OutboundSettings(Table):
     encryption_keys: tuple[Secret, ...] = Field(repr=False)
     validate_payloads: bool
     max_message: PositiveInt
+
+    @model_validator(mode="after")
+    def _check_destinations(self) -> Self:
+        for name in self.tenant_destinations:
+            if name not in self.destinations:
+                raise ValueError(f"tenant_destinations: {name!r} is not one of outbound.destinations: add it there")
+        return self
 
 
 class Settings(Table):

@@ -21,7 +21,8 @@ class EncryptedSecret(msgspec.Struct, frozen=True):
     """One encrypted text."""
 
     kind: str
-    """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth``, ``source_secret`` or ``source_settings``."""
+    """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth``, ``endpoint_destination``, ``source_secret`` or
+    ``source_settings``."""
     owner_id: UUID
     """The id of the endpoint, of the stored source, or of the source secret itself."""
     number: int

@@ -34,6 +34,7 @@ _MIN_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_")
 _MAX_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_{'z' * 27}")
 _POLICY: Final = msgspec.json.Decoder(RetryPolicy)
 _TEXTS: Final = msgspec.json.Decoder(dict[str, str])
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class ClaimedEndpointDelivery(msgspec.Struct, frozen=True):
@@ -106,6 +107,9 @@ class EndpointConfig:
     url: str
     destination: str = DEFAULT_DESTINATION
     """The kind of its destination."""
+    destination_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The fields of the kind, without those that are secrets."""
+    destination_secrets: Mapping[str, Any] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """The current secret first, then old ones that still sign."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -427,6 +431,11 @@ def _to_endpoint_config(row: Record, secret_box: SecretBox) -> EndpointConfig:
         return EndpointConfig(
             revision=row["revision"],
             url=row["url"],
+            destination=row["destination"],
+            destination_fields=_FIELDS.decode(row["destination_fields"]),
+            destination_secrets=_open(
+                secret_box, row["encrypted_destination"], f"endpoint_destination:{name}", _FIELDS.decode
+            ),
             secrets=tuple(secret_box.open(encrypted, f"endpoint_secret:{name}") for encrypted in row["secrets"]),
             headers=_open(secret_box, row["encrypted_headers"], f"endpoint_headers:{name}", _TEXTS.decode),
             auth=_open(secret_box, row["encrypted_auth"], f"endpoint_auth:{name}", msgspec.json.decode),

@@ -82,9 +82,10 @@ left join lateral (
 order by c.due_at, c.seq
 
 -- name: load_endpoints
--- Reads the URLs of endpoints and their secrets: the current secret first, then old ones that still sign.
+-- Reads the destinations of endpoints and their secrets: the current secret first, then old ones that still sign.
 select
     p.id, p.url, p.revision, p.encrypted_headers, p.encrypted_auth, p.timeout_s, p.retry::text as retry,
+    p.destination, p.destination_fields::text as destination_fields, p.encrypted_destination,
     array(
         select s.encrypted from boathook.endpoint_secret s
         where s.endpoint_id = p.id and (s.expires_at is null or s.expires_at > now())

@@ -15,7 +15,7 @@ from boathook.db.applications import PageRequest, bump_routes_version
 from boathook.db.database import Connection, Record, translate_unique_violation
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
-from boathook.domain.endpoints import RECIPIENT, parse_reference, recipient_of
+from boathook.domain.endpoints import DEFAULT_DESTINATION, RECIPIENT, parse_reference, recipient_of
 from boathook.domain.errors import AlreadyExists
 from boathook.domain.policy import RetryPolicy
 
@@ -62,6 +62,11 @@ class Endpoint(EndpointSettings, frozen=True, kw_only=True):
     """None: the configured default."""
     encrypted_headers: bytes | None = None
     encrypted_auth: bytes | None = None
+    destination: str = DEFAULT_DESTINATION
+    """The kind of its destination."""
+    destination_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """The fields of the kind, without those that are secrets."""
+    encrypted_destination: bytes | None = None
     disabled_because: str | None = None
     """``manual``, ``gone`` or ``failing``."""
     disabled_at: datetime | None = None
@@ -83,7 +88,7 @@ class Endpoint(EndpointSettings, frozen=True, kw_only=True):
 _WRITTEN: Final = [name for name in Endpoint.__struct_fields__ if name not in {"revision", "created_at", "updated_at"}]
 _KEYS: Final = ("id", "application_id")
 _COLUMNS: Final = (*_KEYS, *(name for name in _WRITTEN if name not in _KEYS))
-_JSON_COLUMNS: Final = frozenset({"filter", "retry", "metadata"})
+_JSON_COLUMNS: Final = frozenset({"filter", "retry", "metadata", "destination_fields"})
 
 
 def _fill(statement: str) -> str:
@@ -253,4 +258,5 @@ def _endpoint(row: Record | None) -> Endpoint:
         filter=None if row["filter"] is None else msgspec.json.decode(row["filter"]),
         retry=None if row["retry"] is None else _RETRY.decode(row["retry"]),
         metadata=msgspec.json.decode(row["metadata"]),
+        destination_fields=msgspec.json.decode(row["destination_fields"]),
     )

@@ -16,7 +16,8 @@ from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.destination import Executor
 from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.delivery.endpoint_recorder import SenderTracer
-from boathook.delivery.prepared_endpoint import UNREADABLE, PreparedEndpoint
+from boathook.delivery.prepared_endpoint import UNAVAILABLE, UNREADABLE, PreparedEndpoint
+from boathook.domain.errors import AdminError, InvalidValue
 from boathook.domain.policy import Failure, Result, RetryPolicy
 
 
@@ -67,27 +68,31 @@ class EndpointExecutors(Executor[EndpointAttempt]):
     def prepare(self, config: EndpointConfig) -> PreparedEndpoint:
         """Prepare an endpoint for the executor of its kind."""
         policy, timeout_s = config.policy or self._policy, config.timeout_s or self._timeout_s
+        reason: Exception
         try:
             if config.fault:
                 raise ValueError(config.fault)
             return self._open(config.destination).prepare(config, policy, timeout_s)
         except (ValueError, KeyError) as error:
-            return PreparedEndpoint(
-                revision=config.revision,
-                url=config.url,
-                policy=policy,
-                timeout_s=timeout_s,
-                executor=_NOT_PREPARED,
-                fault=Failure(code=UNREADABLE, error=f"nothing was sent: {error}"),
-            )
+            code, reason = UNREADABLE, error
+        except AdminError as error:  # the kind is not available, or has other fields than when they were stored
+            code, reason = UNAVAILABLE, error
+        return PreparedEndpoint(
+            revision=config.revision,
+            url=config.url,
+            policy=policy,
+            timeout_s=timeout_s,
+            executor=_NOT_PREPARED,
+            fault=Failure(code=code, error=f"nothing was sent: {reason}"),
+        )
 
     def _open(self, name: str) -> EndpointExecutor:
-        """Return the executor of a kind. Raises ValueError if the kind is not installed."""
+        """Return the executor of a kind. Raises InvalidValue if the kind is not installed or not allowed."""
         executor = self._opened.get(name)
         if executor is None:
-            kind = find_kind(name)
+            kind = find_kind(name) if name in self._context.settings.outbound.destinations else None
             if kind is None:
-                raise ValueError(f"no installed package has the kind {name!r} of destinations")
+                raise InvalidValue(f"outbound.destinations does not have the kind {name!r}", "destination", "kind")
             executor = self._opened[name] = resolve(kind.executor)(self._context)
         return executor
 

@@ -23,7 +23,7 @@ from boathook.db.endpoint_deliveries import (
 from boathook.db.endpoints import DisabledEndpoint
 from boathook.delivery.destination import Recorder
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueue
-from boathook.delivery.prepared_endpoint import CONTENT_GONE, GONE, UNREADABLE
+from boathook.delivery.prepared_endpoint import CONTENT_GONE, GONE, UNAVAILABLE, UNREADABLE
 from boathook.domain import ids
 from boathook.domain.endpoints import FAILING_AT
 from boathook.domain.errors import DatabaseError
@@ -35,7 +35,7 @@ from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
-_OURS: Final = frozenset({UNREADABLE, TransportFailure.PROXY.value, TransportFailure.FAULT.value})
+_OURS: Final = frozenset({UNAVAILABLE, UNREADABLE, TransportFailure.PROXY.value, TransportFailure.FAULT.value})
 """Failure codes that never disable an endpoint, because the fault may be on our side."""
 _DAY_S: Final = 86_400.0
 _LOG: Final = get_logger("sender")

@@ -1,14 +1,13 @@
 """Prepares endpoints, builds signed requests, classifies responses, and redacts what is recorded."""
 
 import base64
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
-from urllib.parse import quote_plus, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -16,7 +15,8 @@ from boathook.config.tables import OutboundSettings
 from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.destination import Executor
 from boathook.delivery.prepared_endpoint import GONE, PreparedEndpoint
-from boathook.delivery.signer import Signer, SymmetricSigner, read_signer
+from boathook.delivery.response_redaction import secret_forms
+from boathook.delivery.signer import Signer, SymmetricSigner, read_signer, sign_message
 from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
@@ -25,12 +25,8 @@ from boathook.http_client.retry_after import read_retry_after
 ABORTED: Final = "ABORTED"
 """Failure code after which the message is not retried."""
 _CONTROL: Final = "webhook-delivery"
-_MIN_LENGTH: Final = 4
-"""A shorter text is not treated as a secret; redacting it would garble responses."""
 _MIN_CUSTOM: Final = 8
 """A custom header may contain a secret despite a harmless name; a shorter value is a plain word such as north."""
-_MIN_PART: Final = 8
-_MAX_PLACES: Final = 64
 _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
 
 
@@ -143,14 +139,8 @@ def build_request(
         token: returned with the response.
         extra: one more header, its name in lower case, unless the endpoint sets its own; None sends none.
     """
-    signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
     headers = [("user-agent", message_headers.user_agent), ("content-type", content_type)]
-    for prefix in message_headers.prefixes:
-        headers += [
-            (f"{prefix}-id", message_id),
-            (f"{prefix}-timestamp", str(timestamp)),
-            (f"{prefix}-signature", signature),
-        ]
+    headers += sign_message(message_headers.prefixes, target.signers, message_id, timestamp, body)
     if target.headers:
         is_ours = target.bearer is not None or target.basic is not None
         headers += [pair for pair in target.headers.items() if not (is_ours and pair[0].lower() == "authorization")]
@@ -200,8 +190,7 @@ def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
             plain += [pair[1], ":".join(pair), base64.b64encode(":".join(pair).encode()).decode()]
     if target.client_certificate is not None:
         plain += [line for line in target.client_certificate[1].splitlines() if not line.startswith("-----")]
-    forms = {form.encode("utf-8", "replace") for text in plain for form in _forms(text)}
-    return tuple(sorted((form for form in forms if len(form) >= _MIN_LENGTH), key=len, reverse=True))
+    return secret_forms(plain)
 
 
 def _user_of(url: str) -> tuple[str, str] | None:
@@ -210,36 +199,6 @@ def _user_of(url: str) -> tuple[str, str] | None:
     info, at, _ = urlsplit(url).netloc.rpartition("@")
     name, _, password = info.partition(":")
     return (unquote(name), unquote(password)) if at else None
-
-
-def _forms(text: str) -> tuple[str, ...]:
-    """Return the forms of a text in a response: plain, in JSON, in a form, and with its HTML escaped."""
-    return text, json.dumps(text)[1:-1], text.replace("/", "\\/"), quote_plus(text), text.replace("+", "&#43;")
-
-
-def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
-    """Redact the secrets in *response*, including one that is cut off at its end."""
-    for secret in secrets:
-        if secret in response:
-            response = response.replace(secret, REDACTED.encode())
-        cut_at = _cut_off(response, secret)
-        if cut_at is not None:
-            response = response[:cut_at] + REDACTED.encode()
-    return response
-
-
-def _cut_off(response: bytes, secret: bytes) -> int | None:
-    """Return the offset of a secret that is cut off at the end of the response, or None.
-
-    A receiver that has the secret can repeat its first bytes many times. After `_MAX_PLACES` matches, the first
-    match is returned, which redacts too much.
-    """
-    first = offset = response.find(secret[:_MIN_PART], max(0, len(response) - len(secret) + 1))
-    for _ in range(_MAX_PLACES):
-        if offset < 0 or secret.startswith(response[offset:]):
-            return offset if offset >= 0 else None
-        offset = response.find(secret[:_MIN_PART], offset + 1)
-    return first
 
 
 def classify_response(answer: RequestResult) -> Success | Failure:

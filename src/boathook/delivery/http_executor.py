@@ -15,9 +15,9 @@ from boathook.delivery.http_attempt import (
     prepare_endpoint,
     read_message_headers,
     recorded_headers,
-    redact,
 )
 from boathook.delivery.prepared_endpoint import CONTENT_DELETED
+from boathook.delivery.response_redaction import redact
 from boathook.domain import ids
 from boathook.domain.errors import FetchFailed
 from boathook.domain.policy import Failure, Result, RetryPolicy, Superseded

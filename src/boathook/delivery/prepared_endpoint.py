@@ -13,6 +13,8 @@ CONTENT_GONE: Final = "CONTENT_GONE"
 """Failure code of an attempt for which nothing was sent, because the message's content was deleted."""
 UNREADABLE: Final = "SECRET_UNREADABLE"
 """Failure code of an attempt for which a stored secret could not be used."""
+UNAVAILABLE: Final = "DESTINATION_UNAVAILABLE"
+"""Failure code of an attempt whose kind of destination this installation does not have or allow."""
 CONTENT_DELETED: Final = Failure(code=CONTENT_GONE, error="the message's content was deleted", is_final=True)
 
 

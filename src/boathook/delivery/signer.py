@@ -6,6 +6,7 @@ private key: its seed of 32 bytes, alone or followed by the public key. Receiver
 """
 
 import secrets
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -83,6 +84,21 @@ def _read_private(key: bytes) -> Ed25519PrivateKey:
     if public and private.public_key().public_bytes_raw() != public:
         raise ValueError(f"the second half of a {PRIVATE_PREFIX} secret must be the public key of the first")
     return private
+
+
+def sign_message(
+    prefixes: Iterable[str], signers: Iterable[Signer], message_id: str, timestamp: int, body: bytes
+) -> list[tuple[str, str]]:
+    """Return the headers of Standard Webhooks for a message, with the signature of each signer."""
+    signature = " ".join([signer.sign(message_id, timestamp, body) for signer in signers])
+    headers = []
+    for prefix in prefixes:
+        headers += [
+            (f"{prefix}-id", message_id),
+            (f"{prefix}-timestamp", str(timestamp)),
+            (f"{prefix}-signature", signature),
+        ]
+    return headers
 
 
 SignatureType = Literal["hmac256", "ed25519"]

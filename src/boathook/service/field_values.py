@@ -52,6 +52,16 @@ def parse_texts(table: type[msgspec.Struct], texts: Mapping[str, str]) -> tuple[
     return empty | values, type_problems
 
 
+def parse_field(field: Field, text: str) -> Any:
+    """Return the value of one field of a form. Raises ValueError."""
+    try:
+        return _parse(field, text)
+    except msgspec.ValidationError:
+        raise ValueError(expected(field)) from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
 def unknown_names(table: type[msgspec.Struct], document: Mapping[str, Any]) -> list[str]:
     """Return the names in a JSON object that no field of a table has."""
     field_names = {name for field in fields_of(table) for name in (field.public_name, field.rule.former_name)}

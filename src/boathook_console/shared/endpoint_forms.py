@@ -16,8 +16,9 @@ from starlette.datastructures import FormData
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
 from boathook.domain.messages import PUBLIC_NAMES
 from boathook.domain.policy import RETRY_PRESETS
-from boathook.service.field_values import parse_texts, show_text
+from boathook.service.field_values import parse_field, parse_texts, show_text
 from boathook.service.fields import Field, fields_of
+from boathook.service.sending.destinations import DestinationForm
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Endpoint
 from boathook.service.sending.event_types import EventType
@@ -140,13 +141,13 @@ def table_values(table: type[msgspec.Struct], record: object) -> dict[str, str]:
     return {field.public_name: show_text(field, getattr(record, field.name)) for field in form_fields(table)}
 
 
-def form_problems(error: FormError) -> Mapping[str, str]:
-    """Return the errors of a form or of its action by field."""
+def form_problems(error: FormError, kind: str = "") -> Mapping[str, str]:
+    """Return the errors of a form or of its action by field; *kind* is the destination's that was chosen in it."""
     match error:
         case InvalidForm():
             return error.problems
         case InvalidValue():
-            return {_field_of(each.where): str(each) for each in (*reversed(error.others), error)}
+            return {_field_of(each.where, kind): str(each) for each in (*reversed(error.others), error)}
         case InvalidMessage():
             return {PUBLIC_NAMES.get(error.field, error.field): error.reason}
         case AlreadyExists():
@@ -155,8 +156,10 @@ def form_problems(error: FormError) -> Mapping[str, str]:
             return {"": str(error)}
 
 
-def _field_of(location: Sequence[str | int]) -> str:
+def _field_of(location: Sequence[str | int], kind: str = "") -> str:
     parts = tuple(str(part) for part in location)
+    if parts[:1] == ("destination",) and parts[1:] not in {(), ("kind",)}:
+        return destination_field(kind, parts[1])
     for length in range(len(parts), 0, -1):
         if parts[:length] in _FORM_FIELDS:
             return _FORM_FIELDS[parts[:length]]
@@ -181,6 +184,51 @@ def _retry_of(reader: FormReader) -> str | list[float] | None:
     except ValueError:
         reader.problems["retryWaits"] = "enter seconds, such as 5, 60, 3600"
         return None
+
+
+def destination_document(reader: FormReader, forms: Sequence[DestinationForm]) -> dict[str, Any]:
+    """Return the destination of an endpoint's form; empty if the form has no choice of kinds.
+
+    A secret that is left empty keeps its value.
+    """
+    name = reader.text("destination")
+    if not name:
+        return {}
+    document: dict[str, Any] = {"kind": name}
+    for field in next((form.fields for form in forms if form.name == name), ()):
+        shown_name = destination_field(name, field.public_name)
+        text = reader.text(shown_name)
+        try:
+            document |= {field.public_name: parse_field(field, text)} if text else {}
+        except ValueError as error:
+            reader.problems[shown_name] = str(error)
+    return {"destination": document}
+
+
+def has_url(reader: FormReader, forms: Sequence[DestinationForm]) -> bool:
+    """Return whether the endpoint of a form has a URL: its kind has, or the form has no choice but the URL."""
+    name = reader.text("destination")
+    if not name:
+        return "url" in reader.form
+    return next((form.has_url for form in forms if form.name == name), True)
+
+
+def destination_field(kind: str, name: str) -> str:
+    """Return the name of a kind's field in a form."""
+    return f"destination.{kind}.{name}"
+
+
+def destination_values(endpoint: Endpoint, forms: Sequence[DestinationForm]) -> dict[str, str]:
+    """Return the form values of an endpoint's destination, without secrets."""
+    fields = next((form.fields for form in forms if form.name == endpoint.destination), ())
+    values = endpoint.destination_fields
+    return {"destination": endpoint.destination} | {
+        destination_field(endpoint.destination, field.public_name): show_text(
+            field, values.get(field.public_name, field.default)
+        )
+        for field in fields
+        if not field.rule.is_secret
+    }
 
 
 def auth_document(reader: FormReader, read_current: Callable[[], Mapping[str, Any]] = dict) -> dict[str, Any] | None:

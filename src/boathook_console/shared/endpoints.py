@@ -20,9 +20,10 @@ from boathook.service.operating import recipient_stats, tasks
 from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
 from boathook.service.operating.tasks import Task, TaskOperation, TaskState
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
-from boathook.service.sending import attempts, endpoint_secrets, endpoints, event_types, messages
+from boathook.service.sending import attempts, destinations, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.sending.applications import Application, PageRequest
 from boathook.service.sending.attempts import AttemptRow
+from boathook.service.sending.destinations import DestinationForm
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Backlog, Endpoint
 from boathook.service.sending.event_types import EventType
@@ -37,10 +38,13 @@ from boathook_console.shared.endpoint_forms import (
     FormReader,
     auth_document,
     build_tree,
+    destination_document,
+    destination_values,
     endpoint_document,
     endpoint_values,
     form_fields,
     form_problems,
+    has_url,
     submitted_values,
     tree_values,
 )
@@ -54,7 +58,7 @@ _GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "on
 _MAX_SHOWN: Final = 100
 _MAX_TYPES: Final = 500
 _MAX_RECENT: Final = 10
-_MAIN_FIELDS: Final = frozenset({"", "url", "eventTypes"})
+_MAIN_FIELDS: Final = frozenset({"", "url", "destination", "eventTypes"})
 """The fields of a form that are always visible, and errors without a field; the others are below Advanced."""
 
 
@@ -93,8 +97,8 @@ async def list_rows(
 async def show_form_for_new(scope: ApplicationScope) -> Response:
     """Show the form for a new endpoint."""
     async with scope.work() as (work, application):
-        types = await _list_types(scope, work)
-    return _form(scope, application, None, types, NEW_ENDPOINT_VALUES)
+        types, forms = await _list_types(scope, work), destinations.list_forms(work)
+    return _form(scope, application, None, types, NEW_ENDPOINT_VALUES, forms)
 
 
 @pages.post("/endpoints", Permission.ENDPOINT_MANAGE)
@@ -102,18 +106,19 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
     """Create an endpoint."""
     reader = FormReader(scope.context.form)
     try:
-        document = endpoint_document(reader) | {
-            "auth": auth_document(reader) or None,
-            "headers": reader.pairs("headers", ":"),
-            "secret": reader.text("secret") or None,
-            "disabled": bool(reader.text("disabled")),
-        }
-        body = reader.validate(EndpointIn, document)
         async with scope.work() as (work, application):
+            document = endpoint_document(reader) | {
+                "auth": auth_document(reader) or None,
+                "headers": reader.pairs("headers", ":"),
+                "secret": reader.text("secret") or None,
+                "disabled": bool(reader.text("disabled")),
+                **destination_document(reader, destinations.list_forms(work)),
+            }
+            body = reader.validate(EndpointIn, document)
             new = operations.EndpointCreate(application=application.shown_id, **asdict(body.value()))
             endpoint = await operations.create(work, new)
     except FORM_ERRORS as error:
-        return await _show_form_problems(scope, None, form_problems(error))
+        return await _show_form_problems(scope, None, form_problems(error, reader.text("destination")))
     return scope.to(f"/endpoints/{endpoint.id}", "Endpoint created. It receives messages published from now on.")
 
 
@@ -138,6 +143,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         "endpoints/show.html",
         application=application,
         endpoint=endpoint,
+        destination=None if destinations.has_url(endpoint) else endpoint.destination_fields,
         health=stats.status.health,
         sentence=sentence,
         graces=_GRACE_PERIODS,
@@ -181,10 +187,12 @@ async def show_form(scope: ApplicationScope) -> Response:
     """Show the form of an endpoint."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        types = await _list_types(scope, work)
+        types, forms = await _list_types(scope, work), destinations.list_forms(work)
         encrypted = _secret_names(work, endpoint)
-    values = endpoint_values(endpoint, frozenset(tree_values(build_tree(types))))
-    return _form(scope, application, endpoint, types, values, encrypted=encrypted)
+    values = endpoint_values(endpoint, frozenset(tree_values(build_tree(types)))) | destination_values(endpoint, forms)
+    if not destinations.has_url(endpoint):
+        values["url"] = ""
+    return _form(scope, application, endpoint, types, values, forms, encrypted=encrypted)
 
 
 @pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
@@ -197,13 +205,17 @@ async def change_endpoint(scope: ApplicationScope) -> Response:
             endpoint = await endpoints.lock(work, application, reference)
             auth = auth_document(reader, partial(endpoints.decrypt_auth, work, endpoint))
             document = endpoint_document(reader) | ({} if auth is None else {"auth": auth or None})
+            forms = destinations.list_forms(work)
+            document |= destination_document(reader, forms)
+            if not document["url"] and not has_url(reader, forms):
+                del document["url"]
             headers, removed = reader.pairs("headers", ":"), reader.texts("removeHeaders")
             changes = reader.validate(EndpointPatch, document).value()
             await operations.update(work, operations.EndpointChange(**named(scope, application), **changes))
             if headers or removed:
                 await endpoint_secrets.change_headers(work, application, reference, headers, removed)
     except FORM_ERRORS as error:
-        return await _show_form_problems(scope, reference, form_problems(error))
+        return await _show_form_problems(scope, reference, form_problems(error, reader.text("destination")))
     return scope.to(f"/endpoints/{endpoint.shown_id}", "Changes saved.")
 
 
@@ -212,9 +224,9 @@ async def _show_form_problems(scope: ApplicationScope, reference: str | None, pr
     async with scope.work() as (work, application):
         endpoint = None if reference is None else await endpoints.get(work, application, reference)
         encrypted = None if endpoint is None else _secret_names(work, endpoint)
-        types = await _list_types(scope, work)
+        types, forms = await _list_types(scope, work), destinations.list_forms(work)
     values = {**NEW_ENDPOINT_VALUES, **submitted_values(scope.context.form)}
-    return _form(scope, application, endpoint, types, values, problems, status=400, encrypted=encrypted)
+    return _form(scope, application, endpoint, types, values, forms, problems, status=400, encrypted=encrypted)
 
 
 def _form(
@@ -223,6 +235,7 @@ def _form(
     endpoint: Endpoint | None,
     types: Sequence[EventType],
     values: Mapping[str, Any],
+    forms: Sequence[DestinationForm],
     problems: Mapping[str, str] | None = None,
     *,
     status: int = 200,
@@ -238,7 +251,9 @@ def _form(
         fields=form_fields(NewEndpoint),
         values=values,
         problems=problems or {},
-        is_advanced_wrong=not _MAIN_FIELDS.issuperset(problems or {}),
+        is_advanced_wrong=any(name.partition(".")[0] not in _MAIN_FIELDS for name in problems or {}),
+        destinations=forms,
+        is_fixed=endpoint is not None and endpoint.destination not in {form.name for form in forms},
         encrypted=encrypted or {"auth": [], "header_names": [], "unreadable": ""},
     )
 

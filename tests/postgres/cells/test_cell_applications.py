@@ -99,7 +99,8 @@ async def test_all_that_belongs_to_it_is_copied(pair: Cells) -> None:
             "uid": "gone", "deleted_at": "2026-01-02T03:04:05.678901+02:00"}')).* from boathook.endpoint e limit 1;
         update boathook.endpoint set event_types = '{a.b}', channels = '{"ä, \\"b\\""}', filter = '{"b": [1.50]}',
             imported_id = 'ep_2a', order_by = 'id', throttle_rate = 3, concurrency = 2, retry_name = 'short',
-            retry = '[1, 0.1]', timeout_s = 0.1, metadata = '{"z": 1}', encrypted_headers = '\\x00ff', encrypted_auth = '\\x01', is_disabled = true,
+            retry = '[1, 0.1]', timeout_s = 0.1, metadata = '{"z": 1}', encrypted_headers = '\\x00ff', encrypted_auth = '\\x01',
+            destination = 'file', destination_fields = '{"path": "a"}', encrypted_destination = '\\x02', is_disabled = true,
             disabled_because = 'failing', disabled_at = now(), revision = 9;
         insert into boathook.endpoint_health select id, 3, now(), now(), now(), 2, now() from boathook.endpoint;
         update boathook.api_key set name = 'n', expires_at = now(), revoked_at = now(), feature_flags = '{f}';

@@ -426,7 +426,12 @@ create table boathook.endpoint (
     uid text,
     -- Its id on the server that it was imported from.
     imported_id text,
+    -- The address of its destination, which a kind other than http makes from its fields.
     url text not null,
+    -- The kind of its destination, the fields of the kind, and those of them that are secrets.
+    destination text not null default 'http' check (destination <> ''),
+    destination_fields json not null default '{}',
+    encrypted_destination bytea,
     description text not null default '',
     event_types text[] check (cardinality(event_types) > 0),
     channels text[] check (cardinality(channels) > 0),

@@ -55,6 +55,8 @@ class Permission(StrEnum):
     """Replay or ignore dead letters."""
     DEAD_LETTER_PURGE = "dead_letter.purge"
     DEAD_LETTER_VIEW = "dead_letter.view"
+    DESTINATION_CHOOSE = "destination.choose"
+    """Give endpoints any kind of destination in `outbound.destinations`, and not only those for tenants."""
     ENDPOINT_HEADERS_VIEW = "endpoint.headers.view"
     """Read the values of an endpoint's custom headers."""
     ENDPOINT_MANAGE = "endpoint.manage"
@@ -160,6 +162,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.DEAD_LETTER_DECIDE: AccessRule(role=Role.OPERATOR),
         Permission.DEAD_LETTER_PURGE: _ADMIN,
         Permission.DEAD_LETTER_VIEW: AccessRule(role=Role.VIEWER),
+        Permission.DESTINATION_CHOOSE: _OPERATOR,
         Permission.ENDPOINT_HEADERS_VIEW: AccessRule(role=Role.OPERATOR, capability=Capability.VIEW_ENDPOINT_SECRET),
         Permission.ENDPOINT_MANAGE: AccessRule(role=Role.OPERATOR, capability=Capability.MANAGE_ENDPOINT),
         Permission.ENDPOINT_SECRET_ROTATE: AccessRule(role=Role.OPERATOR, capability=Capability.MANAGE_ENDPOINT_SECRET),

@@ -20,7 +20,7 @@ from boathook.service.catalogue.operation import Body, Http, In, Operation, Out,
 from boathook.service.catalogue.values import Result, flags_of
 from boathook.service.fields import Change, Input, Rule, with_changes
 from boathook.service.limits import SecretGrace
-from boathook.service.sending import applications, endpoint_secrets, endpoints, messages
+from boathook.service.sending import applications, destinations, endpoint_secrets, endpoints, messages
 from boathook.service.sending.endpoint_fields import NewEndpoint, NewSignedEndpoint
 from boathook.service.sending.endpoint_secrets import DEFAULT_GRACE
 from boathook.service.sending.endpoints import Backlog
@@ -62,6 +62,7 @@ class EndpointSettings(Endpoint, frozen=True, kw_only=True):
     retry: str | Sequence[float] | None = msgspec.field(default=None, name="retrySchedule")
     timeout_s: float | None = msgspec.field(default=None, name="timeoutSeconds")
     metadata: Mapping[str, str]
+    destination: Mapping[str, Any]
     created_at: datetime | None
     updated_at: datetime | None
 
@@ -108,7 +109,7 @@ class EndpointCreate(NewSignedEndpoint, frozen=True, kw_only=True):
 class EndpointReplacement(NewEndpoint, RedactedStruct, frozen=True, kw_only=True):
     """The values of an endpoint to create or replace."""
 
-    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth"})
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth", "destination"})
 
     application: _Application
     id: Annotated[str, Rule(help="Id or uid.", argument="ENDPOINT")]
@@ -119,7 +120,7 @@ class EndpointReplacement(NewEndpoint, RedactedStruct, frozen=True, kw_only=True
 class EndpointChange(Change, RedactedStruct, frozen=True, kw_only=True):
     """Changes to an endpoint."""
 
-    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth"})
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth", "destination"})
 
     application: _Application
     id: _Reference
@@ -322,6 +323,7 @@ def settings_of(row: StoredEndpoint) -> EndpointSettings:
         retry=shown_retry(row),
         timeout_s=row.timeout_s,
         metadata=row.metadata,
+        destination=destinations.show(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

@@ -64,6 +64,7 @@ _ADVICE: Final = {
     "GONE": "The receiver unsubscribed. If that was a mistake, enable the endpoint and replay; otherwise ignore it "
     "with a note.",
     "ABORTED": "The receiver rejects this message. Ask its owner why; ignore it with a note if that is correct.",
+    "DESTINATION_UNAVAILABLE": "Install the package with the kind of destination and add it to outbound.destinations.",
     "CONTENT_GONE": "The message's content was deleted, so it cannot be sent. Ignore it with a note.",
     "CANCELED": "It was canceled. Replay it only if that was a mistake; otherwise ignore it with a note.",
     "BLOCKED": "Only public addresses are allowed. Correct the endpoint's URL, or add its network to outbound.allow.",

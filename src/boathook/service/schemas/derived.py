@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
+from msgspec import structs
 from pydantic import AfterValidator, AliasChoices, BaseModel
 from pydantic import Field as ModelField
 from pydantic.fields import FieldInfo
@@ -29,6 +30,8 @@ def with_fields(
     is_partial: bool = False,
     documented: Collection[str] = (),
     types: Mapping[str, Any] | None = None,
+    required: Collection[str] = (),
+    replaced: Collection[str] = (),
     takes_null: bool = True,
 ) -> Callable[[type[Model]], type[Model]]:
     """Give a model the fields of a table, before its own, with the same limits.
@@ -39,14 +42,16 @@ def with_fields(
         is_partial: whether each field may be omitted, so that the model is a change.
         documented: the fields of a change that have their description and example; other models have all.
         types: the types of fields in the document that are not those of the table, by name.
+        required: fields that have no null, and must be set where the table has a default.
+        replaced: fields that its base has otherwise.
         takes_null: whether null is the default of a field that has another one, as clients of Svix write it.
     """
 
     def extend(model: type[Model]) -> type[Model]:
-        own = model.__pydantic_fields__
+        own = {name: info for name, info in model.__pydantic_fields__.items() if name not in replaced}
         derived = {
             field.name: _model_field(
-                field,
+                structs.replace(field, is_required=True, is_nullable=False) if field.name in required else field,
                 (types or {}).get(field.name),
                 is_partial=is_partial,
                 is_documented=not is_partial or field.name in documented,

@@ -71,7 +71,7 @@ class AuthIn(Part):
 _BASICS: Final = ("url", "description", "uid", "throttle_rate", "is_disabled", "event_types", "metadata")
 
 
-@with_fields(NewEndpoint, _BASICS)
+@with_fields(NewEndpoint, _BASICS, required=("url",))
 class EndpointBasics(Input):
     """The fields of every kind of endpoint."""
 
@@ -81,7 +81,7 @@ class EndpointBasics(Input):
         return NewEndpoint(**{name: getattr(self, name) for name in names})
 
 
-@with_fields(NewEndpoint, types={"retry": Schedule})
+@with_fields(NewEndpoint, types={"retry": Schedule}, replaced=("url",))
 class EndpointUpdate(EndpointBasics):
     """The values of an endpoint; omitted ones return to their defaults. Secret, headers and auth stay."""
 
@@ -105,7 +105,7 @@ class EndpointIn(EndpointUpdate):
         return NewSignedEndpoint(**asdict(super().value()), secret=own["secret"], headers=own["headers"])
 
 
-@with_fields(NewEndpoint, types={"retry": Schedule}, is_partial=True)
+@with_fields(NewEndpoint, types={"retry": Schedule}, is_partial=True, required=("url",))
 class EndpointPatch(Input):
     """Changes to an endpoint; null clears fields that may be empty."""
 
@@ -150,6 +150,9 @@ class EndpointOut(EndpointBasicsOut):
     concurrency: int | None
     retry_schedule: str | list[float] | None
     timeout_seconds: float | None
+    destination: dict[str, Any] = Field(
+        description="The kind of destination and its fields, without secrets.", examples=[{"kind": "http"}]
+    )
     auth: list[str] = Field(
         description="Kinds of authentication that requests to the endpoint use.", examples=[["mtls"]]
     )

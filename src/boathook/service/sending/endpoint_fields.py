@@ -38,7 +38,7 @@ class NewEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an endpoint to create or replace."""
 
     url: Annotated[
-        str,
+        str | None,
         Rule(
             help="URL that receives messages.",
             description=None,
@@ -47,7 +47,8 @@ class NewEndpoint(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             example="https://example.com/hook",
         ),
-    ]
+    ] = None
+    """Endpoints of kinds that have no URLs have None."""
     description: Annotated[Description, Rule(section="identity")] = ""
     uid: Annotated[EndpointUid | None, Rule(section="identity")] = None
     """The application's own id for it, unique there."""
@@ -124,12 +125,21 @@ class NewEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         Rule(help="Credentials: basic, oauth2 or mtls.", is_secret=True),
     ] = None
     """Any of ``basic``, ``oauth2`` and ``mtls``."""
+    destination: Annotated[
+        Mapping[str, Any] | None,
+        Rule(
+            help="Where messages go instead of a URL: a kind of destination and its fields.",
+            description="A kind of destination and its fields, for endpoints without a URL; null: the URL.",
+            is_secret=True, example={"kind": "http"},
+        ),
+    ] = None  # fmt: skip
+    """``kind``, and the fields that the kind declares."""
 
 
 class NewSignedEndpoint(NewEndpoint, RedactedStruct, frozen=True, kw_only=True):
     """The values of an endpoint to create, with its secret and headers, which a replacement keeps."""
 
-    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth", "headers", "secret"})
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"auth", "destination", "headers", "secret"})
 
     secret: Annotated[
         str | None,

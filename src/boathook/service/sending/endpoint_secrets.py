@@ -18,6 +18,7 @@ from boathook.delivery.signer import make_secret, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.limits import MAX_SECRET_GRACE, check_duration
+from boathook.service.sending import destinations
 from boathook.service.sending.endpoint_values import read_headers, read_secret
 from boathook.service.sending.endpoints import complete_update, decrypt_headers, encrypt_headers, get, lock
 from boathook.service.unit_of_work import UnitOfWork
@@ -138,6 +139,7 @@ async def rotate_secret(
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "key")
     endpoint = await lock(work, application, reference)
+    destinations.require_signature(endpoint.destination, "key")
     number, next_end = await endpoints.count_old_secrets(work.connection, endpoint.id)
     if number >= MAX_OLD_SECRETS and next_end is not None:
         raise LimitReached(f"{number} old secrets still sign, the maximum; the first expires at {next_end.isoformat()}")
@@ -166,6 +168,8 @@ async def reveal_headers(work: UnitOfWork, application: Application, reference: 
 async def set_headers(work: UnitOfWork, application: Application, reference: str, headers: Mapping[str, str]) -> None:
     """Replace all of an endpoint's headers. Raises NotFound, InvalidValue."""
     endpoint = await lock(work, application, reference)
+    if headers:
+        destinations.require_field(endpoint.destination, "headers")
     changed = encrypt_headers(work, endpoint, read_headers(headers))
     await complete_update(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))
 
@@ -182,6 +186,8 @@ async def change_headers(
     Names are case-insensitive; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
     """
     endpoint = await lock(work, application, reference)
+    if headers:
+        destinations.require_field(endpoint.destination, "headers")
     added = read_headers({name: value for name, value in headers.items() if value is not None})
     touched = {name.lower() for name in (*headers, *removed)}
     present = decrypt_headers(work, endpoint)

@@ -22,6 +22,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.handlers.operational import publish_operational_event
 from boathook.service import id_prefixes
+from boathook.service.sending import destinations
 from boathook.service.sending.applications import uid_from
 from boathook.service.sending.endpoint_fields import NewEndpoint as NewEndpoint  # noqa: PLC0414 - re-exported
 from boathook.service.sending.endpoint_values import (
@@ -134,11 +135,15 @@ async def create(
     """
     await require_here(work, application)
     kind = work.app_context.settings.outbound.signature_type
+    draft = Endpoint(id=new_id(), application_id=application.id, url="")
+    target, values = destinations.read_change(work, draft, asdict(new))
+    columns = await _columns(work, application, draft, values, known_types)
+    endpoint = replace(draft, **target, **columns)
+    if secret is not None:
+        destinations.require_signature(endpoint.destination, "secret")
     secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
-    values = asdict(new)
-    columns = await _columns(work, application, None, values, known_types)
-    endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
     if headers:
+        destinations.require_field(endpoint.destination, "headers")
         endpoint = encrypt_headers(work, endpoint, read_headers(headers))
     created = await endpoints.insert(work.connection, _encrypt_auth(work, endpoint, values))
     await _check_room(work, application)
@@ -169,8 +174,9 @@ async def put(
     if is_created:
         return endpoint, True
     values = asdict(new)
-    if new.auth is None:
-        del values["auth"]
+    for name in ("auth", "destination"):
+        if values[name] is None:
+            del values[name]
     return await _change(work, application, endpoint, values, backlog), False
 
 
@@ -199,8 +205,9 @@ async def _change(
     backlog: Backlog,
     known_types: Collection[str] = (),
 ) -> Endpoint:
+    target, values = destinations.read_change(work, before, values)
     columns = await _columns(work, application, before, values, {*known_types, *(before.event_types or ())})
-    after = _encrypt_auth(work, replace(before, **columns), values)
+    after = _encrypt_auth(work, replace(before, **target, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
     await _check_room(work, application)
     if before.is_disabled and not saved.is_disabled and backlog is Backlog.CANCEL:
@@ -216,6 +223,7 @@ def _may_recover(before: Endpoint, after: Endpoint) -> bool:
     """Return whether requests to an endpoint may succeed after a change; headers often carry the credential."""
     return (
         before.url != after.url
+        or destinations.is_other(before, after)
         or before.encrypted_auth != after.encrypted_auth
         or before.encrypted_headers != after.encrypted_headers
         or (before.is_disabled and not after.is_disabled)
@@ -253,15 +261,14 @@ async def delete(work: UnitOfWork, application: Application, reference: str) -> 
 async def _columns(
     work: UnitOfWork,
     application: Application,
-    before: Endpoint | None,
+    before: Endpoint,
     values: Mapping[str, Any],
     known_types: Collection[str],
 ) -> Values:
     plain = {name: value for name, value in values.items() if name not in _OWN}
     columns = await read_values(work, plain, is_operational=application.is_operational, known_types=known_types)
-    was_disabled = before is not None and before.is_disabled
-    if values.get("is_disabled", was_disabled) is not was_disabled:
-        columns |= _switch(is_disabled=not was_disabled)
+    if values.get("is_disabled", before.is_disabled) is not before.is_disabled:
+        columns |= _switch(is_disabled=not before.is_disabled)
     return columns
 
 
