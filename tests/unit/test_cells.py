@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from boathook import config
+from boathook.config.packages import register_metrics
 from boathook.domain import ids
 from boathook.domain.errors import (
     ConfigError,
@@ -40,6 +41,7 @@ from boathook.service.remote import RemoteClient
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
+from boathook_cells import package
 from boathook_cells.directory import ApplicationAssignment, CellDirectory, choose_cell
 from boathook_cells.finder import ApplicationFinder
 from boathook_cells.forwarding import CellIntakes, CellReceiver, CellStore, CellUnavailable, sign
@@ -47,6 +49,12 @@ from boathook_cells.settings import APPLICATIONS_PATH, EVENTS_PATH, CellsSetting
 from boathook_cells.spools import HELD
 from tests.support import eventually
 from tests.unit.test_intake import Shelf, event
+
+
+@pytest.fixture(autouse=True)
+def cells_in_use() -> None:
+    register_metrics(package)  # as a server does whose file has [cells]
+
 
 SECRET = "whsec_dGhlIHNlY3JldCBvZiBhbGwgY2VsbHM="
 EVENT = event("evt_1", b'{"paid":true}')
@@ -610,7 +618,9 @@ class Asking:
         self.answers: dict[str, Any] = {"c2": b'{"found":false}', "c3": b'{"found":false}'}
         members = {name: {"url": f"http://{name}", "accepts_new": True} for name in ("c1", "c2", "c3")}
         given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
-        settings = config.load(None, {}).model_copy(update={"tables": {"cells": CellsSettings.model_validate(given)}})
+        settings = config.load(None, {}).model_copy(
+            update={"tables": {"boathook_cells:package": {"cells": CellsSettings.model_validate(given)}}}
+        )
         monkeypatch.setattr(RemoteClient, "request", self.request)
         self.finder = ApplicationFinder(settings)
 

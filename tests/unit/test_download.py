@@ -233,7 +233,9 @@ async def test_a_corrupt_resume_file_restarts(client, target, note):
 async def test_a_complete_part_file_is_requested_again(client, target, monkeypatch, more):
     """The process was killed between the last byte and the renaming."""
     async with FileServer(SONG) as server:
-        monkeypatch.setattr(download.PartialDownload, "finish", lambda _: (_ for _ in ()).throw(FetchFailed("killed")))
+        monkeypatch.setattr(
+            download.PartialDownload, "complete", lambda _: (_ for _ in ()).throw(FetchFailed("killed"))
+        )
         await failing(client, server, target, "killed")
         monkeypatch.undo()
         with target.with_name("song.mp3.part").open("ab") as stream:

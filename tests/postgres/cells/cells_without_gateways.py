@@ -74,7 +74,10 @@ async def open_cells(databases: Pool) -> AsyncIterator[Cells]:
             context = make_context(db)
             own = context.settings.database.model_copy(update={"url": url})
             context.settings = context.settings.model_copy(
-                update={"tables": {"cells": CellsSettings.model_validate(given)}, "database": own}
+                update={
+                    "tables": {"boathook_cells:package": {"cells": CellsSettings.model_validate(given)}},
+                    "database": own,
+                }
             )
             made[name] = Cell(db, ApiClient(context, await make_token(context)))
         yield made
