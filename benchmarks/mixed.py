@@ -19,8 +19,8 @@ from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ConfigError
-from boathook.service.access.access_copy import AccessCopy
 from boathook_demo.rabbitmq import RabbitNode
+from boathook_outage_publishing.access_copy import AccessCopy
 
 _PER_SECOND: Final = 6_000
 _BYTES: Final = 1024

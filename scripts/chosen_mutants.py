@@ -712,9 +712,14 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("api/idempotency.py", "\\x00{rights}", "", _CALLS),
         ChosenMutant("api/idempotency.py", "{principal.application_id or ''}", "", _CALLS),
-        ChosenMutant("service/access/access_copy.py", "return max(now.wall", "return min(now.wall", _ACCESS),
         ChosenMutant(
-            "service/access/access_copy.py", "if content.confirmed_at > now.wall + _MAX_SKEW_S:", "if False:", _ACCESS
+            "boathook_outage_publishing/access_copy.py", "return max(now.wall", "return min(now.wall", _ACCESS
+        ),
+        ChosenMutant(
+            "boathook_outage_publishing/access_copy.py",
+            "if content.confirmed_at > now.wall + _MAX_SKEW_S:",
+            "if False:",
+            _ACCESS,
         ),
     ),
     "publishing": (
@@ -736,7 +741,10 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _MESSAGE_RULES,
         ),
         ChosenMutant(
-            "service/buffered_publisher.py", "        check_message(message)\n        key", "        key", _BUFFERED
+            "boathook_outage_publishing/publisher.py",
+            "        check_message(message)\n        key",
+            "        key",
+            _BUFFERED,
         ),
         ChosenMutant("domain/messages.py", " or message.is_accepted:", ":", _MESSAGE_RULES),
         ChosenMutant(
@@ -811,33 +819,33 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("db/group_commit.py", ", context=self._context.copy()", "", _GROUP_COMMIT),
         ChosenMutant(
-            "service/buffered_publisher.py",
+            "boathook_outage_publishing/publisher.py",
             "        if earlier.request_sha256 != key.request_sha256:\n"
             "            raise key_reused()\n        return earlier.id",
             "        return earlier.id",
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/buffered_publisher.py",
+            "boathook_outage_publishing/publisher.py",
             "if earlier is not None and earlier.request_sha256 != key.request_sha256:",
             "if False:",
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/buffered_publisher.py",
+            "boathook_outage_publishing/publisher.py",
             "        intake.on_loss.append(self._remembered.clear)\n",
             "",
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/buffered_publisher.py",
+            "boathook_outage_publishing/publisher.py",
             "            if application.home is not None:\n"
             "                raise ServedElsewhere(reference, application.home) from None\n",
             "",
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/access/access_copy.py",
+            "boathook_outage_publishing/access_copy.py",
             "        if target.home is not None:\n            raise ServedElsewhere(reference, target.home)\n",
             "",
             _BUFFERED,

@@ -19,7 +19,7 @@ import pytest
 
 from boathook.config import load
 from boathook.db.secret_box import open_secret_box
-from boathook.service.access.access_copy import AccessCopy
+from boathook_outage_publishing.access_copy import AccessCopy
 from tests.commands import ForkedProcess, boathook_command, boathook_running
 from tests.support import until
 

@@ -38,6 +38,10 @@ WORDS = {
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
     "oidc": re.compile(r"oidc|openid", re.IGNORECASE),
     "otel": re.compile(r"(?<![a-z])otel|open_?telemetry|otlp|traceparent|tracing", re.IGNORECASE),
+    "outage_publishing": re.compile(
+        r"outage_?publish|access_?copy|by_copy|key_max_age|publishing_?(?:key|target)|(?:publishes|send)_without",
+        re.IGNORECASE,
+    ),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
     "console": re.compile(r"console", re.IGNORECASE),
@@ -55,7 +59,8 @@ RICH = frozenset({"Console", "console", "err_console", "rich.console"})
 """The consoles of rich, which the command line prints to."""
 REFERENCES = (
     *("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts"),
-    *("pages", "responses", "spools", "site", "process", "trace", "metrics", "identity_provider"),
+    *("pages", "responses", "spools", "site", "process", "trace", "metrics"),
+    *("identity_provider", "buffered_publisher", "send_buffered"),
 )
 
 
@@ -111,6 +116,10 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "settings.tracing.is_on",
         "def build(traceparent): ...",
         "class OidcIdentity: ...",
+        "settings.buffer.key_max_age_h",
+        "AccessCopy.load(settings)",
+        "db.list_publishing_keys()",
+        "if settings.publishes_without_database: ...",
         "settings.oidc_issuer",
         "from boathook.service.access import openid",
         "from boathook.db.app_users import UserTables",
@@ -231,7 +240,7 @@ def test_two_packages_with_one_name_are_refused(tmp_path: Path, monkeypatch: pyt
 def test_the_fork_server_imports_modules_of_packages_in_use(tmp_path: Path):
     file = tmp_path / "boathook.toml"
     file.write_text("[cells]\n")
-    assert preloaded(config.load(file)) == ["boathook_cells.elsewhere"]
+    assert preloaded(config.load(file)) == ["boathook_outage_publishing.publisher", "boathook_cells.elsewhere"]
     file.write_text('[server]\nroles = ["worker"]\n[cells]\n')
     assert preloaded(config.load(file)) == []
     code = "import sys; from boathook.server.fork_server import import_modules; import_modules((), ['boathook_cells.elsewhere'])"
@@ -281,7 +290,10 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip
 def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):
-    assert imported_by(settings, tmp_path) == {"boathook_console", "boathook_portal", *expected}
+    assert imported_by(settings, tmp_path) == {
+        *(value.partition(":")[0] for value in packages.ALWAYS_USED.values()),
+        *expected,
+    }
 
 
 WITHOUT_PAGES = """
@@ -511,7 +523,7 @@ def test_the_environment_uses_a_package_too(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOATHOOK_BUFFER_HOSTS", "mq1:5672,mq2:5672")
     settings = config.load()
-    assert [package.name for package in settings.packages] == ["console", "portal", "rabbitmq"]
+    assert [package.name for package in settings.packages] == ["console", "portal", "outage_publishing", "rabbitmq"]
     assert dict(settings.package_tables)["buffer"].model_dump()["hosts"] == ("mq1:5672", "mq2:5672")
 
 

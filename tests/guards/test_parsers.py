@@ -46,7 +46,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "domain/messages.py": {"json": (API, FORM)},
-    "service/access/access_copy.py": {"json": (OURS,)},
+    "boathook_outage_publishing/access_copy.py": {"json": (OURS,)},
     "boathook_mcp/outside.py": {
         "json": ("boathook_mcp.outside:MAX_REDACTED",),
         **dict.fromkeys(("_shorten", "_mask_values"), ("boathook_mcp.outside:MAX_REDACTED",)),

@@ -14,7 +14,11 @@ STATEMENT = re.compile(
     r"\s*(select|SELECT|(?i:insert\s+into|update\s+\w+(\.\w+)?\s+set|delete\s+from|with\s+\w+\s+as))\s"
 )
 """A sentence on a page begins with a capital: ``Select all``."""
-OTHERS = {"boathook_cells": ("keys", "store")}
+OTHERS = {
+    "boathook_cells": ("keys", "store"),
+    "boathook_outage_publishing": ("store",),
+    "boathook_pages": ("app_users",),
+}
 """The packages with statements of their own, and their modules that have them in a .sql file beside them."""
 NAMED = sorted([*DB.glob("*.sql"), *(path for name in OTHERS for path in PACKAGE.with_name(name).glob("*.sql"))])
 

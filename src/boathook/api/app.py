@@ -35,7 +35,7 @@ from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability.log import get_logger
 from boathook.service.access.authorization import Permission, check_routes, requires
-from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.sending.buffered_publisher import BufferedPublisher
 from boathook.service.sending.destinations import document_destinations
 from boathook.service.unit_of_work import AppContext
 

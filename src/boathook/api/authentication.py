@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from boathook.api.errors import ApiError
 from boathook.service.access import keys, operator_tokens
-from boathook.service.access.access_copy import AccessCopy
 from boathook.service.access.authorization import ApiCaller, Principal
+from boathook.service.sending.buffered_publisher import BufferedPublisher
 from boathook.service.unit_of_work import Connection
 
 
@@ -35,14 +35,14 @@ async def authenticate(connection: Connection, headers: Mapping[str, str], clien
     return caller
 
 
-async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -> Principal:
-    """Return the caller of a request by the local copy of the keys.
+async def authenticate_buffered(buffered: BufferedPublisher, headers: Mapping[str, str]) -> Principal:
+    """Return the caller of a request without PostgreSQL.
 
     Raises:
         ApiError: 401: the request has no bearer token.
-        AccessUnknown: the copy cannot decide about its token; it has no operators' tokens.
+        AccessUnknown: its token cannot be checked, as no operators' token can be.
     """
-    return await access.find_principal(read_bearer_token(headers))
+    return await buffered.find_principal(read_bearer_token(headers))
 
 
 def read_bearer_token(headers: Mapping[str, str]) -> str:

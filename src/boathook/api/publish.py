@@ -24,8 +24,8 @@ from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
 from boathook.http.asgi import Message as AsgiMessage
 from boathook.observability.log import get_logger
 from boathook.service.access.authorization import Principal
-from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.schemas.fields import format_timestamp
+from boathook.service.sending.buffered_publisher import BufferedPublisher
 from boathook.service.sending.group_publisher import GroupPublisher
 from boathook.service.sending.messages import JSON_TYPE
 from boathook.service.unit_of_work import AppContext, new_id
@@ -197,7 +197,7 @@ class PublishRoute:
     async def _publish_buffered(
         buffered: BufferedPublisher, scope: dict[str, Any], request: PlainRequest, body: bytes, identifier: UUID
     ) -> _Published | None:
-        principal = await buffered.access.find_principal(request.token)
+        principal = await buffered.find_principal(request.token)
         scope[IS_AUTHENTICATED] = True
         try:
             message = read_message(body, request, principal, identifier)

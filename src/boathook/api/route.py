@@ -41,7 +41,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
+from boathook.api.authentication import authenticate, authenticate_buffered, forbidden
 from boathook.api.errors import IGNORED, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import CanonicalForm, RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable, NotFound, ServedElsewhere
@@ -50,11 +50,11 @@ from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import OnceFilter, get_logger
 from boathook.service.access.authorization import ACCESS_RULES, ApiCaller, Principal, permission_of
-from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.catalogue.wire import CLIENT_HEADER, VERSION_HEADER, own_version
 from boathook.service.schemas.fields import ignored_fields
 from boathook.service.sending import applications
 from boathook.service.sending.applications import Application
+from boathook.service.sending.buffered_publisher import BufferedPublisher
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
 Route = TypeVar("Route", bound=Callable[..., Any])
@@ -196,7 +196,7 @@ class ApiRoute(APIRoute):
                     buffered.remember(call.idempotency, call.published)
                 return answer
         async with buffered.parsing:
-            principal = await authenticate_by_copy(buffered.access, request.headers)
+            principal = await authenticate_buffered(buffered, request.headers)
             whole.state.call = await self._call(request, whole, raw, principal, identifier)
             whole.state.call.buffered = buffered
             return self._reporting(await inner(whole), whole.document)

@@ -219,9 +219,9 @@ def send(
     application must then be given by its whole id or uid.
     """
     from boathook.domain.messages import Message
-    from boathook.service import buffered_publisher
     from boathook.service.id_prefixes import complete
     from boathook.service.operating import operations
+    from boathook.service.sending.buffered_publisher import send_buffered
     from boathook.service.unit_of_work import new_id
 
     message = Message(
@@ -247,7 +247,9 @@ def send(
             raise
         except DatabaseUnavailable as error:
             # It may have been stored. The message keeps its id, so it is not stored twice.
-            receipt = await buffered_publisher.send_without_database(settings, message)
+            receipt = await send_buffered(settings, message)
+            if receipt is None:
+                raise
             err.print(f"PostgreSQL is unavailable ({error}); the message waits in this host's spool", markup=False)
             return receipt
 

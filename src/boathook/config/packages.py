@@ -32,7 +32,11 @@ PARTS: Final[Mapping[str, str]] = {
 """What an installation may lack that has no section of boathook.toml; each is imported where it is needed."""
 _OWN: Final = "boathook"
 """The distribution that contains boathook and its own optional packages."""
-ALWAYS_USED: Final[Mapping[str, str]] = {"console": "boathook_console:package", "portal": "boathook_portal:package"}
+ALWAYS_USED: Final[Mapping[str, str]] = {
+    "console": "boathook_console:package",
+    "portal": "boathook_portal:package",
+    "buffer.key_max_age_h": "boathook_outage_publishing:package",
+}
 """The declarations of what is used whether it is written or not, if it is installed, by the names of entry points.
 
 `importlib.metadata`, which finds the others, takes longer to import than most commands run.
@@ -114,6 +118,11 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A folder in `server.data_dir` that may still have its events when its sections are not used any more."""
     spools: str | None = None
     """Called with the settings; returns a list of `NamedSpool`: spools of this host in addition to its own."""
+    buffered_publisher: str | None = None
+    """An `OpenBufferedPublisher`: publishes messages of the API while PostgreSQL does not take them."""
+    send_buffered: str | None = None
+    """Called with the settings and a `Message`; returns an awaitable of its `Receipt`: keeps it on this host while
+    PostgreSQL is unavailable."""
     identity_provider: str | None = None
     """Called with the settings; returns the `IdentityProvider` through which operators sign in, or None."""
     process: str | None = None

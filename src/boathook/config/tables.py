@@ -169,8 +169,6 @@ class BufferSettings(Table):
     """``disk`` for the spool alone, or the name of the package that provides the buffer."""
     then: Literal["disk", "refuse"]
     """The action on events that the package's buffer does not take."""
-    key_max_age_h: HoursOrZero
-    """How long ago PostgreSQL may have confirmed an API key that publishes while PostgreSQL is unavailable."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -402,12 +400,6 @@ class Settings(Table):
     def accepts_without_database(self) -> bool:
         """Whether gateways accept events while PostgreSQL does not."""
         return self.has_package_buffer or self.has_spool
-
-    @property
-    def publishes_without_database(self) -> bool:
-        """Whether messages are accepted while PostgreSQL is unavailable, which has the schemas of payloads."""
-        has_copy = self.buffer.key_max_age_h > 0 and not self.outbound.validate_payloads
-        return self.accepts_without_database and has_copy
 
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
         """Return these settings with other sources. Raises ValueError if two of them have the same path."""

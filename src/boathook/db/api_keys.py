@@ -41,15 +41,6 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return ids.show(ids.API_KEY, self.id)
 
 
-class PublishingKey(msgspec.Struct, frozen=True):
-    """A valid API key that may publish to every application of its organization."""
-
-    token_sha256: bytes
-    id: UUID
-    organization: str
-    expires_at: datetime | None
-
-
 async def insert(connection: Connection, key: ApiKey, token_sha256: bytes, lifetime: timedelta | None) -> ApiKey:
     """Store a key by the hash of its token."""
     row = await connection.fetchrow(
@@ -98,11 +89,6 @@ async def get(connection: Connection, id: UUID, organization: str | None) -> Api
 async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[ApiKey]:
     """Return the latest valid portal keys of an organization."""
     return [_key(row) for row in await connection.fetch(SQL["list_portal"], organization, limit)]
-
-
-async def list_publishing_keys(connection: Connection, *, limit: int) -> Sequence[PublishingKey]:
-    """Return the newest valid keys that may publish."""
-    return [PublishingKey(*row) for row in await connection.fetch(SQL["list_publishing_keys"], limit)]
 
 
 async def revoke(connection: Connection, id: UUID, organization: str | None) -> ApiKey | None:

@@ -41,12 +41,3 @@ returning *
 update boathook.api_key set expires_at = least(expires_at, now() + $3::interval)
 where application_id = $1 and ($2::text[] is null or session_id = any ($2)) and revoked_at is null
     and (expires_at is null or expires_at > now())
-
--- name: list_publishing_keys
--- Lists the newest valid keys of organizations.
-select token_sha256, id, organization, expires_at
-from boathook.api_key
-where application_id is null and revoked_at is null and not is_portal and capabilities is null and mount is null
-    and (expires_at is null or expires_at > now())
-order by id desc
-limit $1

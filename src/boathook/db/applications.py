@@ -1,6 +1,6 @@
 """Stores applications: the tenants that receive messages, each with its organization and its endpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -56,17 +56,6 @@ class PageRequest(msgspec.Struct, frozen=True):
     def bound(self) -> UUID:
         """The cursor, or the end of the list where the page starts."""
         return self.place or (MIN_ID if self.is_ascending else MAX_ID)
-
-
-class PublishingTarget(msgspec.Struct, frozen=True):
-    """An application that messages can be published to."""
-
-    id: UUID
-    organization: str
-    uid: str | None
-    home: str | None = None
-    """The installation that it has moved to; None if it is here."""
-    imported_id: str | None = None
 
 
 async def insert(
@@ -146,41 +135,6 @@ async def list_page(
     sql = with_direction(SQL["list_applications"], is_ascending=window.is_ascending)
     rows = await connection.fetch(sql, organization, window.bound, window.limit, only_with_endpoints, only_all_enabled)
     return [_application(row) for row in rows]
-
-
-class ChangedTarget(msgspec.Struct, frozen=True):
-    """An application that messages can be published to, and when it changed."""
-
-    target: PublishingTarget
-    changed_us: int
-    """In microseconds since 1970."""
-    is_deleted: bool = False
-
-
-class TargetsVersion(msgspec.Struct, frozen=True):
-    """What differs after any change of the newest applications: their number, and the sum of `changed_us`."""
-
-    number: int = 0
-    changes: int = 0
-
-
-async def read_targets_version(connection: Connection, *, limit: int) -> TargetsVersion:
-    """Return the version of the newest applications."""
-    row = await connection.fetchrow(SQL["read_targets_version"], limit)
-    assert row is not None
-    return TargetsVersion(row["number"], int(row["changes"]))
-
-
-async def list_targets(connection: Connection, below: UUID, *, limit: int) -> Sequence[ChangedTarget]:
-    """Return the newest applications below an id."""
-    rows = await connection.fetch(SQL["list_targets"], below, limit)
-    return [ChangedTarget(PublishingTarget(*row[:5]), row["changed_us"]) for row in rows]
-
-
-async def list_changed_targets(connection: Connection, since_us: int, *, limit: int) -> Sequence[ChangedTarget]:
-    """Return the applications that have changed since a time, at most *limit* of them."""
-    rows = await connection.fetch(SQL["list_changed_targets"], since_us, limit)
-    return [ChangedTarget(PublishingTarget(*row[:5]), row["changed_us"], row["is_deleted"]) for row in rows]
 
 
 async def lock_home(connection: Connection, id: UUID) -> str | None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.db.database import Connection, Database, Record
+from boathook.db.database import Connection, Record
 from boathook.db.ordering import unblock
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
@@ -344,17 +344,3 @@ def _read(reference: str) -> UUID | None:
 
 def _recipient(endpoint_id: UUID) -> str:
     return recipient_of(ids.show(ids.ENDPOINT, endpoint_id))
-
-
-class KeyedMessage(msgspec.Struct, frozen=True):
-    """A message that was published with an idempotency key."""
-
-    id: UUID
-    request_sha256: bytes
-    """The hash of the request; see `IdempotencyKey`."""
-
-
-async def find_by_idempotency_key(database: Database, replay_key: UUID) -> KeyedMessage | None:
-    """Return the message that was published with the idempotency key of this hash."""
-    row = await database.fetchrow(SQL["find_by_idempotency_key"], replay_key)
-    return None if row is None else KeyedMessage(row["id"], row["request_sha256"])

@@ -181,8 +181,3 @@ select $1, e.id, $3, $4, case when e.body_sha256 <> $8 then 'body' else 'key' en
 from boathook.event e
 where e.id = $2 and (e.body_sha256 <> $8 or e.dedup_key <> $4)
 on conflict do nothing
-
--- name: find_by_idempotency_key
--- Finds the message that was published with an idempotency key, by the key's hash.
-select event_id as id, request_sha256 from boathook.dedup
-where replay_key = $1 and request_sha256 is not null and expires_at > now()

@@ -200,7 +200,6 @@ TABLE: Final = (
     Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
     Metric("boathook_messages_published_total", _COUNTER,
            "Messages published, also where their transactions roll back later."),
-    Metric("boathook_messages_buffered_total", _COUNTER, "Messages accepted into the spool or by brokers."),
     Metric("boathook_messages_late_duplicates_total", _COUNTER, "Messages that were accepted into the spool or by "
            "brokers and not stored, because an earlier one has their eventId or idempotency key.", ("reason",)),
     Metric("boathook_endpoint_requests_total", _COUNTER,

@@ -26,7 +26,7 @@ import setproctitle
 _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
     # The API and the pages are imported by their first requests; see `boathook.server.interfaces`.
-    "console": ("boathook.service.buffered_publisher",),
+    "console": ("boathook.handlers.outbox", "boathook.service.unit_of_work"),
     "worker": ("boathook.delivery.handler_executor", "boathook.delivery.sender", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }

@@ -30,7 +30,6 @@ from boathook.server.asgi_guard import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.ingest.intake import Intake
-    from boathook.service.buffered_publisher import BufferedPublisher
     from boathook.service.unit_of_work import AppContext
 
 
@@ -214,8 +213,7 @@ class Interfaces:
         mounts = [resolve(package.mounts) for package in self._settings.packages if package.mounts]
         self._package_apps = {path: app for open_apps in mounts for path, app in open_apps(app_context).items()}
         if build.buffered is not None:
-            build.buffered.database = database
-            following = asyncio.create_task(build.buffered.access.follow(database), name="access:follow")
+            following = asyncio.create_task(build.buffered.follow(database), name="access:follow")
             self._stack.callback(following.cancel)
         await self._stack.enter_async_context(app_context.live_settings.following(database))
 
@@ -329,6 +327,7 @@ class AppBuilder:
     def __init__(self, settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event, intake: "Intake") -> None:
         from boathook.db.secret_box import open_secret_box
         from boathook.handlers.outbox import Outbox
+        from boathook.service.sending.buffered_publisher import open_buffered_publisher
         from boathook.service.unit_of_work import AppContext
 
         self._settings = settings
@@ -337,17 +336,8 @@ class AppBuilder:
         self._make_context = AppContext
         self._secret_box = open_secret_box(settings)
         self._outbox = Outbox.of(settings.retention)
-        self.buffered = self._open_buffered(intake)
+        self.buffered = open_buffered_publisher(settings, intake, self._outbox, self._secret_box)
         """Publishes messages while PostgreSQL is unavailable; None if that is not possible."""
-
-    def _open_buffered(self, intake: "Intake") -> "BufferedPublisher | None":
-        settings = self._settings
-        if not settings.publishes_without_database:
-            return None
-        from boathook.service.access.access_copy import AccessCopy
-        from boathook.service.buffered_publisher import BufferedPublisher
-
-        return BufferedPublisher(intake, AccessCopy.load(settings, self._secret_box), self._outbox)
 
     def context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
         """Return the dependencies of the service functions on *database*."""

@@ -389,9 +389,9 @@ def drains_by_runs(event_writer: ModuleType) -> None:
     replace(event_writer.EventWriter, "append", make)
 
 
-def forgets_buffered_keys(buffered_publisher: ModuleType) -> None:
+def forgets_buffered_keys(publisher: ModuleType) -> None:
     """Forget the idempotency keys of messages that wait in the buffer."""
-    replace(buffered_publisher.BufferedPublisher, "remember", lambda _: lambda self, key, identifier, days=1.0: None)
+    replace(publisher.OutagePublisher, "remember", lambda _: lambda self, key, identifier, days=1.0: None)
 
 
 def lets_silent_clients_stay(protocol: ModuleType) -> None:
@@ -402,7 +402,7 @@ def lets_silent_clients_stay(protocol: ModuleType) -> None:
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "answers_before_commit": ("boathook.ingest.intake", answers_before_commit),
     "drains_by_runs": ("boathook.ingest.event_writer", drains_by_runs),
-    "forgets_buffered_keys": ("boathook.service.buffered_publisher", forgets_buffered_keys),
+    "forgets_buffered_keys": ("boathook_outage_publishing.publisher", forgets_buffered_keys),
     "believes_every_answer": ("boathook.delivery.http_attempt", believes_every_answer),
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),

@@ -15,13 +15,13 @@ from boathook.domain.errors import AccessUnknown, InvalidState, InvalidValue, Li
 from boathook.domain.model import MountRole, Role
 from boathook.service import limits
 from boathook.service.access import login_rate, operator_tokens, operators
-from boathook.service.access.access_copy import AccessCopy
 from boathook.service.access.authorization import OperatorTokenCaller, Permission, Principal
 from boathook.service.access.keys import hash_token
 from boathook.service.caller import HOST
 from boathook.service.catalogue import operators as operator_actions
 from boathook.service.catalogue.operators import OperatorNamed
 from boathook.service.unit_of_work import new_id
+from boathook_outage_publishing.access_copy import AccessCopy
 from tests.postgres.api_client import KEY, ApiClient, make_operator_token, make_token, open_api_client
 from tests.postgres.portal_client import open_console
 

@@ -21,7 +21,6 @@ from msgspec import structs
 from boathook.api import build_api
 from boathook.config import Settings
 from boathook.db import applications, integrity
-from boathook.db.api_keys import PublishingKey
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.events import EventStore
 from boathook.db.message_group import NewMessageRow, insert_group
@@ -40,16 +39,17 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
-from boathook.service import buffered_publisher
-from boathook.service.access import access_copy
-from boathook.service.access.access_copy import FILE_NAME, AccessCopy
 from boathook.service.access.keys import hash_token
-from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.sending import group_publisher, message_store
 from boathook.service.sending.message_store import MessageStore
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
+from boathook_outage_publishing import access_copy, store
+from boathook_outage_publishing import publisher as outage_publisher
+from boathook_outage_publishing.access_copy import FILE_NAME, AccessCopy
+from boathook_outage_publishing.publisher import OutagePublisher
+from boathook_outage_publishing.store import PublishingKey
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.faults.rig.proxy import Proxy
 from tests.postgres.api_client import KEY, ApiClient, make_context, make_token
@@ -74,7 +74,7 @@ class Gateway:
     settings: Settings
     intake: Intake
     access: AccessCopy
-    buffered: BufferedPublisher
+    buffered: OutagePublisher
     api: ApiClient
 
     async def cut(self) -> None:
@@ -134,7 +134,7 @@ async def opened(
         within_s=1.0,
     )
     access = AccessCopy.load(context.settings, SecretBox([KEY]))
-    buffered = BufferedPublisher(intake, access, context.outbox)
+    buffered = OutagePublisher(intake, access, context.outbox)
     api = ApiClient(context, await make_token(context), build_api(context, buffered))
     await intake.start()
     gateway = Gateway(db, wire, context.settings, intake, access, buffered, api)
@@ -243,7 +243,7 @@ async def test_messages_queue_behind_earlier_accepted_ones(gateway: Gateway) -> 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_that_they_overtake(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BufferedPublisher, "is_needed", False)
+    monkeypatch.setattr(OutagePublisher, "is_needed", False)
     await gateway.cut()
     made = [(await gateway.publish())["id"] for _ in range(300)]
     gateway.wire.heal()
@@ -317,7 +317,7 @@ async def test_a_request_repeated_across_the_beginning_of_an_outage_has_one_answ
 async def test_mutant_without_the_memory_of_stored_messages_it_has_two(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BufferedPublisher, "remember", lambda *_arguments: None)
+    monkeypatch.setattr(OutagePublisher, "remember", lambda *_arguments: None)
     first = await gateway.publish(idempotency_key="k")
     await gateway.cut()
     assert (await gateway.publish(idempotency_key="k"))["id"] != first["id"]
@@ -495,7 +495,7 @@ async def test_an_idempotency_key_is_forgotten_after_a_day_in_an_outage_too(
     await gateway.cut()
     first = await gateway.publish(idempotency_key="k")
     tomorrow = SimpleNamespace(time=lambda: time.time() + 86_401)
-    monkeypatch.setattr(buffered_publisher, "time", tomorrow, raising=False)
+    monkeypatch.setattr(outage_publisher, "time", tomorrow, raising=False)
     later = await gateway.publish(idempotency_key="k")
     assert later["id"] != first["id"]
 
@@ -934,7 +934,7 @@ class TestFile:
         await gateway.cut()
         wait_in_buffer(gateway)
         access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
-        buffered = BufferedPublisher(gateway.intake, access, gateway.api.context.outbox)
+        buffered = OutagePublisher(gateway.intake, access, gateway.api.context.outbox)
         context = replace_database(gateway, UnreachedDatabase())
         token = gateway.api.headers["authorization"].removeprefix("Bearer ")
         api = ApiClient(context, token, build_api(context, buffered))
@@ -975,7 +975,7 @@ class TestFile:
 
     async def test_only_what_has_changed_is_read(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         full: list[int] = []
-        pages = applications.list_targets
+        pages = store.list_targets
 
         async def noted(connection: Any, below: UUID, *, limit: int) -> Any:
             full.append(limit)
@@ -986,7 +986,7 @@ class TestFile:
             assert await gateway.access.read()
             return {name for _, name in gateway.access.targets.by_name if not name.startswith("app_")}
 
-        monkeypatch.setattr(applications, "list_targets", noted)
+        monkeypatch.setattr(store, "list_targets", noted)
         for uid in ("a", "b"):
             await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
         assert await names() == {"acme", "a", "b"}

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -20,7 +19,7 @@ from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
 from boathook.domain import ids
-from boathook.domain.errors import AccessUnknown, SpoolUnavailable
+from boathook.domain.errors import SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
 from boathook.handlers.outbox import Outbox
@@ -30,7 +29,7 @@ from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa:
 from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import SpoolImporter
-from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
+from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode
 from boathook.service import id_prefixes
 from boathook.service.database import with_stored_sources
 from boathook.service.elsewhere import NamedSpool as NamedSpool  # noqa: PLC0414 - re-exported
@@ -41,7 +40,6 @@ from boathook.spool.inspection import SegmentInfo, SpoolFolder, read_contents
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.segment import Record, SegmentContents
 from boathook.spool.segment_store import SpoolLimits
-from boathook.spool.spool import Spool
 
 UNSTORED_STATES: Final = frozenset({SegmentState.WAITING, SegmentState.REFUSED})
 """States of segments whose events are not in PostgreSQL."""
@@ -175,28 +173,6 @@ def is_served(data_dir: Path) -> bool:
     return any(map(_is_locked, data_dir.glob("serve-*.lock")))
 
 
-def require_drained(settings: Settings) -> None:
-    """Check that what is written into this host's spool will be drained.
-
-    Raises:
-        AccessUnknown: messages may not be accepted without PostgreSQL, or no server runs here.
-        SpoolUnavailable: gateways run as another user, and could not read it.
-    """
-    data_dir = settings.server.data_dir
-    if not settings.has_spool or not settings.publishes_without_database:
-        raise AccessUnknown(
-            "PostgreSQL is unavailable, and messages need it because of spool.enabled, buffer.then,"
-            " buffer.key_max_age_h or outbound.validate_payloads; try again later"
-        )
-    if not is_served(data_dir):
-        raise AccessUnknown(
-            f"PostgreSQL is unavailable, and no server that uses {data_dir} runs here, so nothing would deliver the"
-            " message later; run this on a host with a gateway, publish through its API, or try again later"
-        )
-    if data_dir.stat().st_uid != os.geteuid():
-        raise SpoolUnavailable(f"{data_dir} belongs to another user; run this as the user that runs boathook")
-
-
 def _is_locked(file: Path) -> bool:
     with file.open("rb") as opened:
         try:
@@ -204,20 +180,6 @@ def _is_locked(file: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-async def append(settings: Settings, event: NewEvent) -> None:
-    """Make one event durable in a folder of this process, which gateways drain once it has ended.
-
-    Raises:
-        SpoolUnavailable: the spool is full, or its disk fails.
-    """
-    spool = Spool.at(root_of(settings), limits_of(settings.spool))
-    await spool.start()
-    try:
-        await spool.append(encode(event))
-    finally:
-        await spool.stop()
 
 
 def count(root: Path) -> SpoolCounts:

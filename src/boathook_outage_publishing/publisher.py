@@ -9,6 +9,7 @@ messages wait, it looks idempotency keys up at once, so that a repeated request 
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable
@@ -19,19 +20,31 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.db.database import Database
-from boathook.db.messages import find_by_idempotency_key
-from boathook.db.secret_box import open_secret_box
-from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, ServedElsewhere
+from boathook.db.secret_box import SecretBox, open_secret_box
+from boathook.domain.errors import (
+    AccessUnknown,
+    ApplicationDeleted,
+    DatabaseError,
+    NotFound,
+    ServedElsewhere,
+    SpoolUnavailable,
+)
 from boathook.domain.messages import Message, check_message, read_object
-from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
+from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, NewEvent, Receipt
 from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Outbox, hash_key
 from boathook.ingest.intake import Intake
+from boathook.ingest.spool_records import encode
 from boathook.observability import meters
-from boathook.service.access.access_copy import AccessCopy
+from boathook.service.access.authorization import Principal
 from boathook.service.access.idempotency import key_reused
 from boathook.service.receiving import spool
+from boathook.service.sending.buffered_publisher import BufferedPublisher
 from boathook.service.sending.message_store import to_event
 from boathook.service.sending.messages import event_id_taken
+from boathook.spool.spool import Spool
+from boathook_outage_publishing.access_copy import AccessCopy
+from boathook_outage_publishing.settings import publishes_without_database
+from boathook_outage_publishing.store import find_by_idempotency_key
 
 _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys in memory, so that a client which repeats a request gets the same answer."""
@@ -51,7 +64,16 @@ class _Remembered(msgspec.Struct, frozen=True):
     """When its key is forgotten."""
 
 
-class BufferedPublisher:
+def open_publisher(
+    settings: Settings, intake: Intake, outbox: Outbox, secret_box: SecretBox
+) -> "OutagePublisher | None":
+    """Return the publisher of a gateway; None if the settings do without."""
+    if not publishes_without_database(settings):
+        return None
+    return OutagePublisher(intake, AccessCopy.load(settings, secret_box), outbox)
+
+
+class OutagePublisher(BufferedPublisher):
     """Publishes messages through a gateway's intake.
 
     Args:
@@ -70,8 +92,17 @@ class BufferedPublisher:
         self.database: Database | None = None
         """Knows the keys of stored messages; None until PostgreSQL is reached."""
         intake.on_loss.append(self._remembered.clear)
-        self.parsing: Final = asyncio.Semaphore(_MAX_PARSED)
+        self.parsing = asyncio.Semaphore(_MAX_PARSED)
         """Limits how many requests are parsed at once, as connections do while PostgreSQL is available."""
+
+    async def follow(self, database: Database) -> None:
+        """Keep the copy of keys and applications up to date, until cancelled."""
+        self.database = database
+        await self.access.follow(database)
+
+    async def find_principal(self, token: str) -> Principal:
+        """Return the holder of a token. Raises AccessUnknown as `AccessCopy.find_principal`."""
+        return await self.access.find_principal(token)
 
     @property
     def is_needed(self) -> bool:
@@ -195,9 +226,45 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
     """
     read_object(message.payload)
     check_message(message)
-    spool.require_drained(settings)
+    _require_drained(settings)
     access = AccessCopy.load(settings, open_secret_box(settings))
     target = await access.find_application(message.organization, message.application)
     draft = Outbox.of(settings.retention).draft(message)
-    await spool.append(settings, to_event(draft, target))
+    await _append(settings, to_event(draft, target))
     return Accepted(draft.id, is_spooled=True)
+
+
+def _require_drained(settings: Settings) -> None:
+    """Check that what is written into this host's spool will be drained.
+
+    Raises:
+        AccessUnknown: messages may not be accepted without PostgreSQL, or no server runs here.
+        SpoolUnavailable: gateways run as another user, and could not read it.
+    """
+    data_dir = settings.server.data_dir
+    if not settings.has_spool or not publishes_without_database(settings):
+        raise AccessUnknown(
+            "PostgreSQL is unavailable, and messages need it because of spool.enabled, buffer.then,"
+            " buffer.key_max_age_h or outbound.validate_payloads; try again later"
+        )
+    if not spool.is_served(data_dir):
+        raise AccessUnknown(
+            f"PostgreSQL is unavailable, and no server that uses {data_dir} runs here, so nothing would deliver the"
+            " message later; run this on a host with a gateway, publish through its API, or try again later"
+        )
+    if data_dir.stat().st_uid != os.geteuid():
+        raise SpoolUnavailable(f"{data_dir} belongs to another user; run this as the user that runs boathook")
+
+
+async def _append(settings: Settings, event: NewEvent) -> None:
+    """Make one event durable in a folder of this process, which gateways drain once it has ended.
+
+    Raises:
+        SpoolUnavailable: the spool is full, or its disk fails.
+    """
+    own = Spool.at(spool.root_of(settings), spool.limits_of(settings.spool))
+    await own.start()
+    try:
+        await own.append(encode(event))
+    finally:
+        await own.stop()

@@ -22,9 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.config import Settings
-from boathook.db import api_keys, applications
-from boathook.db.api_keys import PublishingKey
-from boathook.db.applications import PublishingTarget
+from boathook.db.applications import MAX_ID
 from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
@@ -34,6 +32,9 @@ from boathook.ingest.secrets_cache import replace_file
 from boathook.observability.log import get_logger
 from boathook.service.access.authorization import Principal
 from boathook.service.access.keys import hash_token
+from boathook_outage_publishing import store
+from boathook_outage_publishing.settings import max_age_s
+from boathook_outage_publishing.store import ChangedTarget, PublishingKey, PublishingTarget, TargetsVersion
 
 FILE_NAME: Final = "publishing-access.bin"
 MAX_KEYS: Final = 10_000
@@ -106,7 +107,7 @@ class AccessCopy:
     def load(cls, settings: Settings, secret_box: SecretBox) -> "AccessCopy":
         """Return the copy that a gateway of this host saved last; an empty one without a readable file."""
         file = settings.server.data_dir / FILE_NAME
-        copy = cls(file, secret_box, settings.buffer.key_max_age_h * 3600)
+        copy = cls(file, secret_box, max_age_s(settings))
         try:
             copy._restore(file.read_bytes())
         except FileNotFoundError:
@@ -195,7 +196,7 @@ class AccessCopy:
         try:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
-                    keys = await api_keys.list_publishing_keys(connection, limit=MAX_KEYS)
+                    keys = await store.list_publishing_keys(connection, limit=MAX_KEYS)
             if time.monotonic() - self.targets_read_at >= TARGETS_INTERVAL_S:
                 await self._read_targets(self._database)
                 self.targets_read_at = now.monotonic
@@ -215,10 +216,10 @@ class AccessCopy:
         async with database.acquire(within_s=_TARGETS_TIMEOUT_S) as connection:
             with translate_errors():
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    version = await applications.read_targets_version(connection, limit=MAX_TARGETS)
+                    version = await store.read_targets_version(connection, limit=MAX_TARGETS)
                     if version == self.targets.version:
                         return
-                    changed = await applications.list_changed_targets(
+                    changed = await store.list_changed_targets(
                         connection, self.targets.newest_us - _OVERLAP_US, limit=_MAX_CHANGED
                     )
                     for start in range(0, len(changed), PAGE):
@@ -246,9 +247,7 @@ class AccessCopy:
             note = "after a start without PostgreSQL, the latest keys would be unknown"
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
 
-    def _write(
-        self, confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]
-    ) -> None:
+    def _write(self, confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[ChangedTarget]) -> None:
         replace_file(self._file, self._secret_box.encrypt(encode(confirmed, keys, targets), _CONTEXT))
 
     def _restore(self, encrypted: bytes) -> None:
@@ -264,7 +263,7 @@ class AccessCopy:
         )
         self.keys = {key.token_sha256: key for key in keys}
         self.targets.update(
-            applications.ChangedTarget(
+            ChangedTarget(
                 PublishingTarget(UUID(target.id), target.organization, target.uid, target.home, target.imported_id), 0
             )
             for target in content.targets
@@ -275,7 +274,7 @@ class _Targets:
     """Applications by id and by name, and their version."""
 
     def __init__(self) -> None:
-        self.by_id: dict[UUID, applications.ChangedTarget] = {}
+        self.by_id: dict[UUID, ChangedTarget] = {}
         self.by_name: dict[tuple[str, str], PublishingTarget] = {}
         self._by_imported_id: dict[tuple[str, str], PublishingTarget] = {}
         self.newest_us = 0
@@ -283,16 +282,16 @@ class _Targets:
         self._changes = 0
 
     @property
-    def version(self) -> applications.TargetsVersion:
+    def version(self) -> TargetsVersion:
         """The version of what is here."""
-        return applications.TargetsVersion(len(self.by_id), self._changes)
+        return TargetsVersion(len(self.by_id), self._changes)
 
     def find(self, organization: str, reference: str) -> PublishingTarget | None:
         """Return an application by id or uid, else by imported id."""
         name = organization, reference
         return self.by_name.get(name) or self._by_imported_id.get(name)
 
-    def update(self, changed: Iterable[applications.ChangedTarget]) -> None:
+    def update(self, changed: Iterable[ChangedTarget]) -> None:
         """Take over changes. A name that one application gives up and another takes is that of the latter."""
         added = []
         for change in changed:
@@ -322,9 +321,9 @@ class _Targets:
 
 
 async def _read_all_targets(connection: Connection) -> _Targets:
-    targets, below = _Targets(), applications.MAX_ID
+    targets, below = _Targets(), MAX_ID
     while len(targets.by_id) < MAX_TARGETS:
-        page = await applications.list_targets(connection, below, limit=min(PAGE, MAX_TARGETS - len(targets.by_id)))
+        page = await store.list_targets(connection, below, limit=min(PAGE, MAX_TARGETS - len(targets.by_id)))
         if not page:
             break
         targets.update(page)
@@ -332,7 +331,7 @@ async def _read_all_targets(connection: Connection) -> _Targets:
     return targets
 
 
-def encode(confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]) -> str:
+def encode(confirmed: Moment, keys: Sequence[PublishingKey], targets: Sequence[ChangedTarget]) -> str:
     """Return a `_Content` as JSON, encoded in pages: a single call would hold the interpreter's lock for too long."""
     listed = [
         _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at) for key in keys
