@@ -24,7 +24,7 @@ from boathook.service.unit_of_work import UnitOfWork
 
 TAG: Final = "Event Type"
 _ONE: Final = "/event-type/{name}"
-Name = Annotated[str, Rule(help="Name, such as invoice.paid.", argument="NAME")]
+Name = Annotated[EventTypeName, Rule(help="Name, such as invoice.paid.", argument="NAME")]
 
 
 class EventType(Result, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class EventTypeFilter(PageInput, frozen=True, kw_only=True):
 class EventTypeCreate(NewEventType, frozen=True, kw_only=True):
     """An event type to create or replace."""
 
-    name: Annotated[EventTypeName, Rule(help="Name, such as invoice.paid.", argument="NAME")]
+    name: Name
     description: Description = ""
 
 
