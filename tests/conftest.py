@@ -200,8 +200,7 @@ def pg_server(run_id: str) -> Iterator[EmbeddedServer | None]:
         yield None
         return
     data_dir = _shared_folder(run_id)
-    data_dir.mkdir(exist_ok=True)
-    data_dir.chmod(0o755)
+    data_dir.mkdir(exist_ok=True)  # its mode is the server's to choose: a change would lock out one that runs
     with (data_dir / "start.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = asyncio.run(EmbeddedServer.start(data_dir))

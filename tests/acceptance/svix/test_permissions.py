@@ -52,7 +52,7 @@ class Shop:
             "provider": "stripe", "field": "type", "handler": "none", "app": "none", "group": uuid.UUID(int=0).hex, "task_id": "qtask_none", "task": "qtask_none",
             "id": self.message.replace("msg_", "evt_"), "event_id": self.message,
             "delivery_id": f"{self.message.replace('msg_', 'dlv_')}_0", "rejection_id": "rej_none", "conflict_id": "cfl_none",
-            "job_id": "qtask_none",
+            "job_id": "qtask_none", "channel": "none",
         }  # fmt: skip
         return path.replace(":path}", "}").format(**values)
 
