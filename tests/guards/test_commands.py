@@ -9,11 +9,13 @@ import pytest
 import typer
 
 from boathook.cli import app
+from boathook.cli.app_commands import with_package_commands
 
 WITHOUT_JSON = {
     "serve": "runs until it is stopped; log.format sets the form of its lines",
     "dev": "runs until it is stopped, for a reader at a terminal",
     "demo": "runs until it is stopped, for a reader at a terminal",
+    "mcp": "speaks the protocol on standard input and output",
     "alerts rules": "prints a file for Prometheus",
     "apps sample": "prints a configuration file",
     "config schema": "prints a JSON document anyway",
@@ -28,7 +30,7 @@ LONG = {
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    group = group or typer.main.get_command(app)
+    group = group or typer.main.get_command(with_package_commands(app, None))
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
