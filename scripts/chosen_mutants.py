@@ -582,7 +582,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _CALLS,
         ),
         ChosenMutant(
-            "db/api_keys.sql",
+            "boathook_outage_publishing/store.sql",
             "application_id is null and revoked_at is null and not",
             "application_id is null and not",
             _ACCESS,

@@ -28,7 +28,7 @@ from boathook.domain.filters import Router
 from boathook.domain.windows import Window
 
 _TEXTS: Final = load(__file__)
-SQL = {name: fill_statement(text.replace("{revivable}", _TEXTS["revivable"])) for name, text in _TEXTS.items()}
+SQL = {name: fill_statement(text.replace("{revivable}", _TEXTS["select_revivable"])) for name, text in _TEXTS.items()}
 PAGE: Final = 500
 BODY_PAGE: Final = 50
 """Messages in a step that reads their bodies, which may be large."""

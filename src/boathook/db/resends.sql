@@ -1,5 +1,5 @@
 -- resends.py replaces words in braces: {standing} and {status} are parts in messages.sql, and
--- `revivable` below is one.
+-- {revivable}, below, is one too.
 
 -- name: lock_messages
 -- Locks these messages for replays until the transaction ends.
@@ -21,7 +21,7 @@ where recipient = $1 and event_id = any ($2::uuid[]) and state = 'dead'
 order by event_id, ordinal
 for update
 
--- name: revivable
+-- name: select_revivable
 -- Selects one dead letter of each of these messages at a recipient, if the message has content, and no open or successful
 -- delivery to the recipient. Skips dead letters that died after $3, and canceled ones unless $4.
 select distinct on (d.event_id) d.event_id, d.ordinal

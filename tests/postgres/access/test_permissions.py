@@ -43,8 +43,10 @@ from tests.postgres.api_client import make_context, make_operator_token, make_to
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, build_site, open_console
 
 ENDLESS = ("/listen", "/live")
-BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.APP_READ, Permission.TOKEN_END}
-"""Permissions checked outside of an area's routes: files, mounted apps, the portal's sign-out."""
+BESIDES = {
+    Permission.PUBLIC, Permission.APP_CALL, Permission.APP_READ, Permission.TOKEN_END, Permission.DESTINATION_CHOOSE,
+}  # fmt: skip
+"""Permissions checked outside of an area's routes: files, mounted apps, the portal's sign-out, values of endpoints."""
 
 
 @pytest.fixture

@@ -60,7 +60,8 @@ async def test_a_cell_has_the_applications_of_an_organization_that_are_here(db: 
 async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Database):
     members = {"c1": {"url": "http://127.0.0.1:9", "accepts_new": True}}
     given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
-    settings = load(None, {}).model_copy(update={"tables": {"cells": CellsSettings.model_validate(given)}})
+    section = {"cells": CellsSettings.model_validate(given)}
+    settings = load(None, {}).model_copy(update={"tables": {"boathook_cells:package": section}})
     assert [one.verdict async for one in examine(settings, db)] == [CheckStatus.OK]
     await add_application(db, home="c9")
     found = [one async for one in examine(settings, db)]
