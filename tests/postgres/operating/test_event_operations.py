@@ -67,7 +67,9 @@ async def ended(store: Store, *keys: str, to: str = "handler:a", **more: Any) ->
 def test_each_interface_selects_events_by_the_same_fields():
     names = {field.public_name for field in fields_of(EventQuery)}
     assert {field.name for field in fields_of(EventQuery)} == set(FILTERS)
-    for operation in catalogue.load("event"):
+    selecting = [operation for operation in catalogue.load("event") if "{id}" not in operation.http.path]
+    assert len(selecting) > 1
+    for operation in selecting:
         assert issubclass(operation.input, EventQuery)
     document = openapi_document()
     listed = {parameter["name"] for parameter in document["paths"]["/api/v1/event"]["get"]["parameters"]}
