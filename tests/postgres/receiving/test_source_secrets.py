@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from boathook.db import source_secrets as stored
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.secret_box import SecretBox
+from boathook.db.source_secrets import SourceSecret
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
 from boathook.ingest.secrets_cache import FILE_NAME, SecretsCache
@@ -214,11 +216,16 @@ async def test_adding_a_secret_concurrently_succeeds_once(db: Database):
 
 async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatch: pytest.MonkeyPatch):
     """The mutant: without the lock, concurrent additions exceed the limit."""
-    together = asyncio.Barrier(3)
+    together, insert = asyncio.Barrier(3), stored.insert
 
     async def do_not_wait(*_: object) -> None:
-        await together.wait()
+        pass
+
+    async def insert_together(*arguments: Any, **values: Any) -> SourceSecret:
+        await together.wait()  # each has read what is there by now
+        return await insert(*arguments, **values)
 
     monkeypatch.setattr(stored, "lock", do_not_wait)
+    monkeypatch.setattr(stored, "insert", insert_together)
     found = await add_at_once(context_of(db), 3)
     assert sum(isinstance(one, source_secrets.CreatedSecret) for one in found) > 1
