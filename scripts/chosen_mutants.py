@@ -103,7 +103,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "delivery/endpoint_executor.py",
-            "find_kind(name) if name in self._context.settings.outbound.destinations else None",
+            "find_kind(name) if name in self._settings.outbound.destinations else None",
             "find_kind(name)",
             _DESTINATIONS,
         ),

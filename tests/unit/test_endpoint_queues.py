@@ -16,7 +16,7 @@ from boathook.db.endpoint_deliveries import DueEndpoint, DueEndpointPage, Endpoi
 from boathook.db.secret_box import SecretBox
 from boathook.delivery import endpoint_queues
 from boathook.delivery.dispatcher import DatabaseClock, SlowSteps
-from boathook.delivery.endpoint_executor import EndpointExecutors, ExecutorContext
+from boathook.delivery.endpoint_executor import EndpointExecutors
 from boathook.delivery.endpoint_queues import MAX_CLAIMED, EndpointQueues
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
@@ -30,7 +30,7 @@ def make_queues(number: int, *, mean_s: float | None = None, places: int = 512) 
     store = mock.create_autospec(EndpointDeliveryStore, instance=True)
     queues = EndpointQueues(
         settings, store=store, secret_box=SecretBox([KEY]), clock=DatabaseClock(),
-        prepare=EndpointExecutors(ExecutorContext(settings)).prepare,
+        prepare=EndpointExecutors(settings).prepare,
     )  # fmt: skip
     for _ in range(number):
         endpoint = new_id()

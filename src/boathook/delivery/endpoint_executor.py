@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from boathook.config import Settings
-from boathook.config.destinations import find_kind
+from boathook.config.destinations import DestinationKind, find_kind
 from boathook.config.packages import resolve
 from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.destination import Executor
@@ -22,8 +22,9 @@ from boathook.domain.policy import Failure, Result, RetryPolicy
 
 
 class ExecutorContext(msgspec.Struct, frozen=True):
-    """What a sender gives to the executors that it opens."""
+    """What a sender gives to the executor of a kind that it opens."""
 
+    kind: DestinationKind
     settings: Settings
     tracer: SenderTracer | None = None
 
@@ -58,10 +59,11 @@ _NOT_PREPARED: Final = _NotPrepared()
 class EndpointExecutors(Executor[EndpointAttempt]):
     """The executors of one sender, each opened for the first endpoint of its kind."""
 
-    def __init__(self, context: ExecutorContext) -> None:
-        self._context = context
-        self._policy = context.settings.retry_defaults().endpoints
-        self._timeout_s = context.settings.outbound.timeout_s
+    def __init__(self, settings: Settings, tracer: SenderTracer | None = None) -> None:
+        self._settings = settings
+        self._tracer = tracer
+        self._policy = settings.retry_defaults().endpoints
+        self._timeout_s = settings.outbound.timeout_s
         self._opened: dict[str, EndpointExecutor] = {}
         """By kind."""
 
@@ -90,10 +92,10 @@ class EndpointExecutors(Executor[EndpointAttempt]):
         """Return the executor of a kind. Raises InvalidValue if the kind is not installed or not allowed."""
         executor = self._opened.get(name)
         if executor is None:
-            kind = find_kind(name) if name in self._context.settings.outbound.destinations else None
+            kind = find_kind(name) if name in self._settings.outbound.destinations else None
             if kind is None:
                 raise InvalidValue(f"outbound.destinations does not have the kind {name!r}", "destination", "kind")
-            executor = self._opened[name] = resolve(kind.executor)(self._context)
+            executor = self._opened[name] = resolve(kind.executor)(ExecutorContext(kind, self._settings, self._tracer))
         return executor
 
     def execute(self, attempt: EndpointAttempt) -> Coroutine[Any, Any, Result]:

@@ -16,7 +16,7 @@ from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.destination import Executor
 from boathook.delivery.prepared_endpoint import GONE, PreparedEndpoint
 from boathook.delivery.response_redaction import secret_forms
-from boathook.delivery.signer import Signer, SymmetricSigner, read_signer, sign_message
+from boathook.delivery.signer import Signer, read_signers, sign_message, signing_texts
 from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
@@ -71,8 +71,6 @@ def prepare_endpoint(
     config: EndpointConfig, executor: Executor[Any], policy: RetryPolicy, timeout_s: float
 ) -> HttpEndpoint:
     """Prepare an endpoint for requests. Raises ValueError if it has no secret, or one that cannot be used."""
-    if not config.secrets:
-        raise ValueError("the endpoint has no secret")
     target = _to_target(config, timeout_s)
     return HttpEndpoint(
         revision=config.revision,
@@ -92,7 +90,7 @@ def _to_target(config: EndpointConfig, timeout_s: float) -> RequestTarget:
     mtls: dict[str, Any] | None = config.auth.get("mtls")
     return RequestTarget(
         url=config.url,
-        signers=tuple(read_signer(secret) for secret in config.secrets),
+        signers=read_signers(config.secrets),
         timeout_s=timeout_s,
         headers=config.headers,
         basic=None if basic is None else (basic["username"], basic["password"]),
@@ -180,8 +178,7 @@ def _is_secret(name: str) -> bool:
 
 def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
     """Return the texts to redact from an endpoint's responses, longest first; compute it once per endpoint."""
-    plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
-    plain += [secret.partition("_")[2] for secret in plain]
+    plain = signing_texts(target.signers)
     plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _MIN_CUSTOM]
     plain += [value.partition(" ")[2] for name, value in target.headers.items() if name.lower() == "authorization"]
     plain += [target.bearer] if target.bearer is not None else []

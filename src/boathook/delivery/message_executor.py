@@ -13,14 +13,13 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from boathook.config import Settings
-from boathook.config.destinations import find_kind
 from boathook.config.packages import resolve
 from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.endpoint_executor import EndpointExecutor, ExecutorContext
 from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.delivery.prepared_endpoint import CONTENT_DELETED, PreparedEndpoint
 from boathook.delivery.response_redaction import redact, secret_forms
-from boathook.delivery.signer import Signer, SymmetricSigner, read_signer, sign_message
+from boathook.delivery.signer import Signer, read_signers, sign_message, signing_texts
 from boathook.domain import ids
 from boathook.domain.policy import Failure, Result, RetryPolicy, Success
 
@@ -68,6 +67,8 @@ class MessageExecutor(EndpointExecutor, Generic[Fields]):
     def __init__(self, context: ExecutorContext) -> None:
         self.settings: Settings = context.settings
         self._tracer = context.tracer
+        self._table = None if context.kind.fields is None else resolve(context.kind.fields)
+        self._is_signed = context.kind.is_signed
 
     @abstractmethod
     async def send(self, fields: Fields, message: OutgoingMessage) -> Receipt:
@@ -79,24 +80,17 @@ class MessageExecutor(EndpointExecutor, Generic[Fields]):
 
     def prepare(self, config: EndpointConfig, policy: RetryPolicy, timeout_s: float) -> MessageEndpoint:
         """See `EndpointExecutor.prepare`."""
-        kind = find_kind(config.destination)
-        assert kind is not None
-        table = None if kind.fields is None else resolve(kind.fields)
-        signers: tuple[Signer, ...] = ()
-        if kind.is_signed:
-            if not config.secrets:
-                raise ValueError("the endpoint has no secret")
-            signers = tuple(read_signer(secret) for secret in config.secrets)
-        texts = [signer.public for signer in signers if isinstance(signer, SymmetricSigner)]
-        texts += [secret.partition("_")[2] for secret in texts]
+        table = self._table
+        signers = read_signers(config.secrets) if self._is_signed else ()
+        texts = [*signing_texts(signers), *_texts_in(list(config.destination_secrets.values()))]
         return MessageEndpoint(
             revision=config.revision,
             url=config.url,
             policy=policy,
             timeout_s=timeout_s,
             executor=self,
-            secrets=secret_forms([*texts, *_texts_in(list(config.destination_secrets.values()))]),
-            good_until=config.good_until if kind.is_signed else None,
+            secrets=secret_forms(texts),
+            good_until=config.good_until if self._is_signed else None,
             fields=None if table is None else table.read({**config.destination_fields, **config.destination_secrets}),
             signers=signers,
         )

@@ -13,7 +13,7 @@ from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.delivery.destination import Executor
 from boathook.delivery.dispatcher import DatabaseClock, Dispatcher
 from boathook.delivery.due_receiver import open_notifier
-from boathook.delivery.endpoint_executor import EndpointExecutors, ExecutorContext
+from boathook.delivery.endpoint_executor import EndpointExecutors
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
 from boathook.delivery.endpoint_recorder import EndpointRecorder, SenderTracer
 from boathook.observability import tracer
@@ -37,7 +37,7 @@ def make_sender(
     """
     installed, clock = tracer.current(), DatabaseClock()
     sender_tracer: SenderTracer | None = None if installed is None else installed.open_sender()
-    executors = EndpointExecutors(ExecutorContext(settings, sender_tracer))
+    executors = EndpointExecutors(settings, sender_tracer)
     store = EndpointDeliveryStore(
         own, worker=sender_id, kept_header=None if sender_tracer is None else sender_tracer.stored_header
     )

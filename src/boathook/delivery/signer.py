@@ -76,6 +76,20 @@ def read_signer(secret: str) -> Signer:
     raise ValueError(f"a secret starts with {STANDARD_PREFIX} or {PRIVATE_PREFIX}, base64 follows")
 
 
+def read_signers(secrets: Iterable[str]) -> tuple[Signer, ...]:
+    """Return a signer for each secret of an endpoint. Raises ValueError if there is none, or as `read_signer`."""
+    signers = tuple(read_signer(secret) for secret in secrets)
+    if not signers:
+        raise ValueError("the endpoint has no secret")
+    return signers
+
+
+def signing_texts(signers: Iterable[Signer]) -> list[str]:
+    """Return the texts that receivers must not repeat: shared secrets, whole and without their prefix."""
+    texts = [signer.public for signer in signers if isinstance(signer, SymmetricSigner)]
+    return [*texts, *(text.partition("_")[2] for text in texts)]
+
+
 def _read_private(key: bytes) -> Ed25519PrivateKey:
     seed, public = key[:_SEED_BYTES], key[_SEED_BYTES:]
     if len(seed) != _SEED_BYTES or len(public) not in {0, _SEED_BYTES}:
