@@ -17,6 +17,7 @@ import json
 import math
 import re
 import typing
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -181,6 +182,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def conflicts(self) -> Iterable["Problem"]:
         """Return what is wrong with the fields together, if each of them is valid."""
         return ()
+
+
+class AbstractTable(msgspec.StructMeta, ABCMeta):
+    """The type of tables that cannot be created without their abstract properties."""
 
 
 class Change(Input, frozen=True, kw_only=True):

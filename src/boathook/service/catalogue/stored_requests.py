@@ -6,7 +6,7 @@ selection, its caller and the permission, and checks these again at each step; i
 so the keeper runs them by a `StepRunner`. The command line drives the steps itself (`Selected.drive`).
 """
 
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -32,7 +32,7 @@ from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scop
 from boathook.service.catalogue.selection import Skipped
 from boathook.service.catalogue.values import Result
 from boathook.service.field_values import read_json, write_json
-from boathook.service.fields import Input, Problem, Rule
+from boathook.service.fields import AbstractTable, Input, Problem, Rule
 from boathook.service.operating import tasks
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -46,11 +46,7 @@ FAILED: Final = frozenset({"refused", "impossible", "missing"})
 """The outcomes of requests that became no event."""
 
 
-class _AbstractInput(msgspec.StructMeta, ABCMeta):
-    """The type of inputs that cannot be created without their abstract properties."""
-
-
-class StoredRequests(Input, frozen=True, kw_only=True, metaclass=_AbstractInput):
+class StoredRequests(Input, frozen=True, kw_only=True, metaclass=AbstractTable):
     """The fields that select stored requests; those of one kind add their ids and the filters of their kind."""
 
     source: Annotated[str | None, Rule(help="Only of this source.")] = None

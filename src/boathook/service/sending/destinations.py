@@ -4,6 +4,7 @@ Values are stored by their public names: secrets encrypted, the others as they a
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -17,7 +18,7 @@ from boathook.domain.errors import InvalidValue
 from boathook.service.access.authorization import Permission
 from boathook.service.field_schemas import json_schema
 from boathook.service.field_values import read_json, write_json
-from boathook.service.fields import Field, Input, fields_of
+from boathook.service.fields import AbstractTable, Field, Input, fields_of
 from boathook.service.unit_of_work import UnitOfWork
 
 Values = dict[str, Any]
@@ -28,7 +29,7 @@ _WORDS: Final = {"url": "URL", "auth": "credentials", "headers": "headers"}
 """Fields that endpoints of some kinds only have."""
 
 
-class DestinationFields(Input, frozen=True, kw_only=True):
+class DestinationFields(Input, frozen=True, kw_only=True, metaclass=AbstractTable):
     """The table of the fields that endpoints of one kind have; see `boathook.service.fields`.
 
     Fields whose rule has ``is_secret`` are encrypted at rest, never shown, and redacted from responses. A field that an
@@ -36,9 +37,10 @@ class DestinationFields(Input, frozen=True, kw_only=True):
     """
 
     @property
+    @abstractmethod
     def address(self) -> str:
         """The destination as lists, attempts and the ``url`` of the API show it, without secrets."""
-        raise NotImplementedError
+        ...
 
     def check_with(self, settings: Any) -> None:
         """Check the values against the `Settings`. Raises ValueError, or InvalidValue with the field's name."""
@@ -85,6 +87,7 @@ def document_destinations(document: dict[str, Any], names: Sequence[str]) -> Non
     if not tables:
         return
     schemas = document["components"]["schemas"]
+    described = [schema["properties"][_FIELD] for schema in schemas.values() if _FIELD in schema.get("properties", {})]
     variants: list[Any] = [
         {"type": "object", "properties": {_KIND: {"const": DEFAULT_DESTINATION}}, "required": [_KIND]}
     ]
@@ -94,12 +97,10 @@ def document_destinations(document: dict[str, Any], names: Sequence[str]) -> Non
         schema["required"] = [_KIND, *schema["required"]]
         schemas[f"Destination.{name}"] = schema
         variants.append({"$ref": f"#/components/schemas/Destination.{name}"})
-    for schema in list(schemas.values()):
-        if "retrySchedule" in schema.get("properties", {}) and _FIELD in schema["properties"]:
-            described = schema["properties"][_FIELD]
-            for key in ("type", "anyOf", "additionalProperties"):
-                described.pop(key, None)
-            described["oneOf"] = [*variants, {"type": "null"}]
+    for field in described:
+        for key in ("type", "anyOf", "additionalProperties"):
+            field.pop(key, None)
+        field["oneOf"] = [*variants, {"type": "null"}]
 
 
 def read_change(work: UnitOfWork, before: Endpoint, values: Mapping[str, Any]) -> tuple[Values, Values]:
