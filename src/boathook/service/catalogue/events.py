@@ -223,9 +223,7 @@ class SelectedEvents(msgspec.Struct, Generic[In, Out], frozen=True, kw_only=True
 
     async def _act_on_named(self, work: UnitOfWork, input: In) -> Out:
         named_ids = list(dict.fromkeys(map(ids.read_event, input.ids or ())))
-        own = set(
-            await event_search.select_matching(work.connection, named_ids, compile_filter(work, Events(all=True)))
-        )
+        own = await _select_own(work, named_ids)
         event_ids = [event_id for event_id in named_ids if event_id in own]
         skipped = [_skipped(event_id) for event_id in named_ids if event_id not in own]
         acted = self.result(dry_run=input.dry_run, matching=len(event_ids), skipped=skipped)
@@ -400,10 +398,8 @@ async def wake(work: UnitOfWork, event: EventNamed) -> EventWoken:
     A delivery whose attempt is in progress is retried at once if that attempt fails.
     """
     event_id = ids.read_event(event.id)
-    if work.caller.tenant is not None:
-        own = await event_search.select_matching(work.connection, [event_id], compile_filter(work, Events(all=True)))
-        if not own:
-            raise NotFound(f"unknown event {event.id}")
+    if work.caller.tenant is not None and not await _select_own(work, [event_id]):
+        raise NotFound(f"unknown event {event.id}")
     action = AuditContext(actor=work.actor, note=event.note.strip() or None)
     number = await delivery_commands.make_due_now(work.connection, event_id, action)
     text = f"{counted(number, 'delivery')} of {event.id} {'is' if number == 1 else 'are'} due now"
@@ -441,6 +437,12 @@ async def _count(connection: Connection, compiled: EventFilter) -> tuple[int, bo
         return len(page.events), page.place is None
     number = await event_search.count_events(connection, compiled, limit=_MAX_COUNTED)
     return number, number < _MAX_COUNTED
+
+
+async def _select_own(work: UnitOfWork, event_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the events that exist and that the caller may reach."""
+    everything = compile_filter(work, Events(all=True))
+    return set(await event_search.select_matching(work.connection, event_ids, everything))
 
 
 def compile_filter(work: UnitOfWork, input: EventQuery) -> EventFilter:
