@@ -93,7 +93,6 @@ class OutagePublisher(BufferedPublisher):
         """Knows the keys of stored messages; None until PostgreSQL is reached."""
         intake.on_loss.append(self._remembered.clear)
         self.parsing = asyncio.Semaphore(_MAX_PARSED)
-        """Limits how many requests are parsed at once, as connections do while PostgreSQL is available."""
 
     async def follow(self, database: Database) -> None:
         """Keep the copy of keys and applications up to date, until cancelled."""
@@ -106,24 +105,11 @@ class OutagePublisher(BufferedPublisher):
 
     @property
     def is_needed(self) -> bool:
-        """Whether messages must go to the buffer: PostgreSQL is unavailable, or other messages wait there."""
+        """See `BufferedPublisher.is_needed`."""
         return not self._intake.is_direct
 
     async def publish(self, message: Message) -> tuple[UUID, bool]:
-        """Publish a message; return its id, and whether an earlier request with its idempotency key had published it.
-
-        Args:
-            message: the message; its `event_id` makes it safe to publish it again after an error.
-
-        Raises:
-            AccessUnknown: the application is not known here.
-            InvalidMessage: a field breaks a rule.
-            NotFound: the application was deleted.
-            ServedElsewhere: the application has moved to another installation.
-            AlreadyExists: another message has its id, or another request used its idempotency key.
-            IngestError: neither PostgreSQL nor the buffer can take it.
-            DatabaseError: as `Intake.accept`.
-        """
+        """See `BufferedPublisher.publish`."""
         check_message(message)
         key = message.idempotency
         if key is None:
@@ -134,7 +120,7 @@ class OutagePublisher(BufferedPublisher):
 
     @contextlib.asynccontextmanager
     async def single(self, key: Hashable) -> AsyncIterator[None]:
-        """Let the blocks with one key run one after another."""
+        """See `BufferedPublisher.single`."""
         while (earlier := self._in_flight.get(key)) is not None:
             await asyncio.wait([earlier])
         end = self._in_flight[key] = asyncio.get_running_loop().create_future()
@@ -204,7 +190,7 @@ class OutagePublisher(BufferedPublisher):
         return None if earlier is None else earlier.id
 
     def remember(self, key: IdempotencyKey, identifier: UUID, days: float = IDEMPOTENCY_DAYS) -> None:
-        """Remember the message that was published with a key, also one in PostgreSQL, which may be unavailable soon."""
+        """See `BufferedPublisher.remember`."""
         self._remembered.pop(key.key, None)
         self._remembered[key.key] = _Remembered(key.request_sha256, identifier, time.time() + days * _DAY_S)
         if len(self._remembered) > _MAX_REMEMBERED:

@@ -39,6 +39,9 @@ class BufferedPublisher(Protocol):
     async def publish(self, message: Message) -> tuple[UUID, bool]:
         """Publish a message; return its id, and whether an earlier request with its idempotency key had published it.
 
+        Args:
+            message: the message; its `event_id` makes it safe to publish it again after an error.
+
         Raises:
             AccessUnknown: the application is not known here.
             InvalidMessage: a field breaks a rule.
