@@ -213,7 +213,7 @@ def survivors(sandboxes: Sequence[Sandbox], mutants: Sequence[Mutant]) -> list[M
     if not sandboxes[0].passes():
         raise RuntimeError("the tests fail without any change")
     timeout_s = max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * (time.monotonic() - begun))
-    if mutants and sandboxes[0].passes(mutants[0].module, "raise SystemExit"):
+    if mutants and sandboxes[0].passes(mutants[0].module, "raise SystemExit(1)"):
         raise RuntimeError(f"the tests do not import {mutants[0].module} from the copy")
     free: SimpleQueue[Sandbox] = SimpleQueue()
     for sandbox in sandboxes:
